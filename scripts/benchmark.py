@@ -1,11 +1,13 @@
-"""Wall time per round against a plain hand-written PyTorch loop that does the same steps, in one process.
+"""Wall time per round against a plain hand-written PyTorch loop that does the same steps, round by round in turn.
 
     uv run python scripts/benchmark.py                 # all workloads
     uv run python scripts/benchmark.py W2 --rounds 9 --threads 1
 
-Rounds of the two contestants alternate, so that a change of the machine's speed meets both alike; the ratio is taken
-pair by pair. Random pixels and labels, SGD without momentum, learning rate 0.01, one local epoch, sample-weighted mean,
-no evaluation inside the time, as in the usual side-by-side comparisons of simulators.
+Each contestant is a process of its own, with the memory allocator as it comes or as it sets it; their rounds
+alternate, so that a change of the machine's speed meets both alike, and the ratio is taken pair by pair. Both train the
+same network from the same weights on the same random pixels and labels (the speed of max pooling depends on the
+values): SGD without momentum, learning rate 0.01, one local epoch, sample-weighted mean, no evaluation inside the time,
+as in the usual side-by-side comparisons of simulators.
 """
 
 import argparse
@@ -14,6 +16,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -22,6 +26,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedfeat.experiment import Experiment
 from fedfeat.federation import run_rounds
 from fedfeat.sampling import sample_cohort
 from fedfeat.train import CONFIGS, _build
@@ -92,40 +97,70 @@ def hand_written(w: Workload, model: nn.Module, x: Tensor, y: Tensor) -> Iterato
         yield
 
 
-def ours(w: Workload, folder: Path) -> Iterator[None]:
-    """Our loop on the same workload."""
+def build(w: Workload, folder: Path) -> Experiment:
+    """Our side, as a run would build it."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("train", overrides(w))
     # compose() knows no Hydra run time; the paths are this script's.
     cfg.paths.root = str(folder)
-    config = OmegaConf.to_container(cfg, resolve=True)
-    experiment = _build(cfg, config, folder)
-    progress, _ = experiment._begin()
-    e = experiment
+    return _build(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
+
+
+def ours(e: Experiment) -> Iterator[None]:
+    """Our loop on the same workload."""
+    progress, _ = e._begin()
     for _progress, record in run_rounds(e.plan, e.server, e.executor, e.data, e.store, progress):
         if record.round_idx:
             yield
 
 
-def compare(w: Workload) -> tuple[list[float], list[float]]:
-    """Seconds per round of the hand-written loop and of ours, pair by pair, after one round of warm-up."""
-    generator = torch.Generator().manual_seed(7)
-    n = w.clients * w.samples
-    x, y = torch.rand((n, *w.shape), generator=generator), torch.randint(0, 10, (n,), generator=generator)
-    with tempfile.TemporaryDirectory() as folder:
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            cfg = compose("train", [f"model={w.model}"])
-        from hydra.utils import instantiate
+def examples(e: Experiment, w: Workload) -> tuple[Tensor, Tensor]:
+    """Inputs and labels as our clients meet them, one client's after the other's."""
+    batches = [b for client in range(w.clients) for b in e.data.train_batches(client, 0, 0, None)]
+    return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
 
-        model = instantiate(cfg.model)(input_shape=w.shape, num_classes=10)
-        sides = (hand_written(w, model, x, y), ours(w, Path(folder)))
-        times: tuple[list[float], list[float]] = ([], [])
-        for round_idx in range(w.rounds + 1):
-            for side, seconds in zip(sides, times, strict=True):
-                start = time.perf_counter()
-                next(side)
-                if round_idx:
-                    seconds.append(time.perf_counter() - start)
+
+def write_start(w: Workload, folder: Path) -> None:
+    """Process that leaves the initial model and the data of our side for the hand-written one."""
+    experiment = build(w, folder)
+    torch.save((experiment.executor.worker.module.model, *examples(experiment, w)), folder / "start.pt")
+
+
+def contestant(name: str, w: Workload, threads: int, folder: Path, pipe: Connection) -> None:
+    """Process of one side: run a round at every message and answer with its seconds."""
+    if name == "fedfeat":
+        rounds = ours(build(w, folder))
+    else:
+        rounds = hand_written(w, *torch.load(folder / "start.pt", weights_only=False))
+    torch.set_num_threads(threads)
+    while pipe.recv():
+        start = time.perf_counter()
+        next(rounds)
+        pipe.send(time.perf_counter() - start)
+
+
+def compare(w: Workload, threads: int, folder: Path) -> tuple[list[float], list[float]]:
+    """Seconds per round of the hand-written loop and of ours, pair by pair, after one round of warm-up."""
+    context = get_context("spawn")
+    first = context.Process(target=write_start, args=(w, folder))
+    first.start()
+    first.join()
+    pipes, processes = [], []
+    for name in ("by hand", "fedfeat"):
+        pipe, far_end = context.Pipe()
+        processes.append(context.Process(target=contestant, args=(name, w, threads, folder, far_end)))
+        processes[-1].start()
+        pipes.append(pipe)
+    times: tuple[list[float], list[float]] = ([], [])
+    for round_idx in range(w.rounds + 1):
+        for pipe, seconds in zip(pipes, times, strict=True):
+            pipe.send(True)
+            took = pipe.recv()
+            if round_idx:
+                seconds.append(took)
+    for pipe, process in zip(pipes, processes, strict=True):
+        pipe.send(False)
+        process.join()
     return times
 
 
@@ -136,14 +171,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     print(f"torch {torch.__version__}, {arguments.threads} thread(s)\n")
     print("| workload | hand-written s/round | fedfeat s/round | ratio: median (min-max of pairs) |")
     print("|---|---|---|---|")
     for name in arguments.workloads or WORKLOADS:
         workload = WORKLOADS[name]
         workload = replace(workload, rounds=arguments.rounds or workload.rounds)
-        by_hand, own = compare(workload)
+        with tempfile.TemporaryDirectory() as folder:
+            by_hand, own = compare(workload, arguments.threads, Path(folder))
         ratios = [b / a for a, b in zip(by_hand, own, strict=True)]
         print(
             f"| {name} {workload.model} | {statistics.median(by_hand):.4f} | {statistics.median(own):.4f} | "

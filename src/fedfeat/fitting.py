@@ -24,10 +24,6 @@ _QUIET_LOGGERS = (
     "pytorch_lightning.accelerators.cuda",
 )
 
-# Below this work per step, threads cost more than they bring: an MLP or a digits CNN runs as fast on one, and many
-# times faster when other processes are busy. A batch of 32 through the MNIST CNN is 100 times as much.
-_FLOPS_WORTH_THREADS = 2e8
-
 
 @dataclass(frozen=True)
 class LocalTrainer:
@@ -104,13 +100,6 @@ class LocalTrainer:
         """Context in which evaluation computes in the precision of the fits."""
         dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
         return torch.autocast(device.type, dtype=dtypes.get(self.precision), enabled=self.precision in dtypes)
-
-    def set_threads(self, flops_per_step: float) -> None:
-        """Set the process's number of CPU threads for local steps of so many FLOPs."""
-        if self.num_threads is not None:
-            torch.set_num_threads(self.num_threads)
-        elif flops_per_step < _FLOPS_WORTH_THREADS:
-            torch.set_num_threads(1)
 
 
 def begin_fit(trainer: pl.Trainer, num_steps: int, steps_per_epoch: int) -> None:

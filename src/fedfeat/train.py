@@ -100,6 +100,7 @@ def _is_primary() -> bool:
 def _build(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> "Experiment":
     from fedfeat.checkpoint import CheckpointFolder
     from fedfeat.experiment import Experiment
+    from fedfeat.host import keep_freed_memory, set_threads
     from fedfeat.loggers.base import RunInfo
     from fedfeat.policy import describe
     from fedfeat.store import ClientStore
@@ -125,7 +126,9 @@ def _build(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> "Experimen
     )
     module = executor.worker.module
     plan = _plan(cfg, config, data, module.model, bool(module.personal_keys))
-    trainer.set_threads(plan.flops_per_example * (federation["batch_size"] or 1))
+    batch_size = data.largest_batch(federation["batch_size"])
+    set_threads(trainer.num_threads, plan.flops_per_example * batch_size)
+    keep_freed_memory()
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
     _check_halves(module, server)
     info = RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"])

@@ -84,6 +84,12 @@ class FederatedData:
         offsets = self.split.train.offsets
         return int(offsets[client_id + 1] - offsets[client_id])
 
+    def largest_batch(self, batch_size: int | None) -> int:
+        """Give the examples of a step under a batch size, of which None and -1 mean the whole client."""
+        if batch_size is None or batch_size == -1:
+            return int(np.diff(self.split.train.offsets).max(initial=1))
+        return batch_size
+
     def test_indices(self, client_id: int) -> np.ndarray:
         """Give the test examples of one client."""
         return self.split.test.of(client_id)
