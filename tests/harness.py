@@ -16,6 +16,7 @@ from fedfeat.executors.serial import SerialExecutor
 from fedfeat.federation import Plan, Progress, first_progress, run_rounds
 from fedfeat.fitting import LocalTrainer
 from fedfeat.models.mlp import mlp
+from fedfeat.networks import OneNetwork
 from fedfeat.seeding import numpy_generator
 from fedfeat.store import ClientStore
 from fedfeat.types import Federation, Parts, RoundRecord
@@ -84,9 +85,10 @@ class Parties(NamedTuple):
 
     def start(self) -> Progress:
         """The state before the first round."""
-        module, counts = self.executor.worker.module, self.data.class_counts
-        federation = Federation(len(counts), counts.sum(axis=1), counts, module.policies)
-        return first_progress(self.server.init(module.model, federation))
+        worker, counts = self.executor.worker, self.data.class_counts
+        policies = worker.module.policies
+        federation = Federation(len(counts), counts.sum(axis=1), counts, policies, worker.networks)
+        return first_progress(self.server.init(worker.module.model, federation))
 
     def run(self, progress: Progress | None = None) -> tuple[list[Progress], list[RoundRecord]]:
         """Run all rounds; give where the run stood and what happened after each."""
@@ -101,6 +103,7 @@ def parties(
     client: Any = ClientModule,
     server: Any = None,
     build_model: Any = linear,
+    networks: Any = None,
     lr: float = 0.5,
     momentum: float = 0.0,
     batch_size: int | None = None,
@@ -114,7 +117,7 @@ def parties(
     executor = SerialExecutor(
         lambda: Worker(
             data,
-            build_model,
+            networks or OneNetwork(build_model),
             partial(client, optimizer=optimizer),
             LocalTrainer(accelerator="cpu"),
             WorkerSettings(0, batch_size, 100, keep_optimizer),

@@ -2,18 +2,23 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+from fedfeat.errors import ConfigError
+from fedfeat.models.class_map import kept_sets
+from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.params import copy_into, snapshot
-from fedfeat.policy import PERSONAL, SHARED, keys_with, tensor_policies
+from fedfeat.policy import PERSONAL, keys_with, sent_keys, tensor_policies
 
 Batch = tuple[Tensor, Tensor]
+SoftmaxScope = Literal["all", "kept_groups", "present_classes"]
 
 
 class Weights(NamedTuple):
@@ -36,6 +41,11 @@ class ClientModule(pl.LightningModule):
         optimizer: Makes the optimizer from parameters and ``lr``.
         personal: What stays with the client, see `policy.tensor_policies`.
         channels_last: Keep images and filters in the channels-last layout.
+        softmax_scope: Logits in the local softmax: ``all`` that the network has, those of ``present_classes`` of the
+            client, or of ``kept_groups``, groups that hold one (METHODS 4.3e).
+
+    Raises:
+        ConfigError: ``kept_groups`` for a network without groups.
     """
 
     payload_type: ClassVar[type] = Weights
@@ -46,6 +56,7 @@ class ClientModule(pl.LightningModule):
         optimizer: partial[Optimizer],
         personal: Sequence[str] = (),
         channels_last: bool = False,
+        softmax_scope: SoftmaxScope = "all",
     ) -> None:
         super().__init__()
         self.model = model.to(memory_format=torch.channels_last) if channels_last else model
@@ -53,8 +64,16 @@ class ClientModule(pl.LightningModule):
         self.optimizer_factory = partial(optimizer.func, *optimizer.args, **optimizer.keywords)
         self.channels_last = channels_last
         self.policies = tensor_policies(model, personal)
-        self.shared_keys = keys_with(self.policies, SHARED)
+        self.shared_keys = sent_keys(self.policies)
         self.personal_keys = keys_with(self.policies, PERSONAL)
+        if softmax_scope == "kept_groups" and not isinstance(model, GroupedNetwork):
+            raise ConfigError.rule(
+                "algorithm.client.softmax_scope",
+                "be all or present_classes for a network without groups",
+                softmax_scope,
+            )
+        self.softmax_scope = softmax_scope
+        self._outside: Tensor | None = None
         self.lr_factor = 1.0
         self.optimizer_memory: dict[str, Tensor] = {}
         self._initial_personal = snapshot(model, self.personal_keys)
@@ -76,7 +95,13 @@ class ClientModule(pl.LightningModule):
     def loss(self, batch: Batch) -> Tensor:
         """Local objective on a batch of inputs (B, ...) and labels (B,); a scalar."""
         inputs, labels = batch
-        return functional.cross_entropy(self(inputs), labels)
+        return self.cross_entropy(self(inputs), labels)
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy of logits (B, num_classes) over the softmax's scope."""
+        if self._outside is not None:
+            logits = logits.masked_fill(self._outside, -torch.inf)
+        return functional.cross_entropy(logits, labels)
 
     def upload(self) -> tuple[Any, dict[str, Tensor] | None]:
         """Give the payload for the server and the memory to keep (None where nothing is personal)."""
@@ -117,10 +142,28 @@ class ClientModule(pl.LightningModule):
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         return optimizer
 
-    def begin_turn(self, lr_factor: float) -> None:
-        """Reset what one local fit accumulates."""
+    def begin_turn(self, lr_factor: float, class_counts: np.ndarray, device: torch.device) -> None:
+        """Ready the module for one local fit.
+
+        Args:
+            lr_factor: The round's factor on the learning rate.
+            class_counts: The client's training examples per class (C,).
+            device: Where the fit runs.
+        """
         self.lr_factor = lr_factor
+        self._outside = self._outside_scope(class_counts, device)
         self._loss_sum, self._num_seen = 0.0, 0.0
+
+    def _outside_scope(self, class_counts: np.ndarray, device: torch.device) -> Tensor | None:
+        """Mark the classes (C,) that the local softmax leaves out; None for none."""
+        if self.softmax_scope == "all":
+            return None
+        inside = set(np.flatnonzero(class_counts).tolist())
+        if self.softmax_scope == "kept_groups":
+            assert isinstance(self.model, GroupedNetwork)
+            counts = class_counts.tolist()
+            inside = {c for classes in kept_sets(self.model.class_sets, counts) for c in classes}
+        return torch.tensor([c not in inside for c in range(len(class_counts))], device=device)
 
     def turn_metrics(self) -> dict[str, float]:
         """Mean training loss over the examples seen in this turn, and their number."""

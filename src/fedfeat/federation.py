@@ -51,7 +51,7 @@ class Plan:
         skip_failed: Go on without a failed client instead of stopping.
         evaluate_local: Without personal state: score the cohort's models after training, on their own test parts.
         personal: Whether clients keep a part of the model, so that all of them are evaluated with their own.
-        flops_per_example: FLOPs of training on one example.
+        flops_per_example: FLOPs of a client's training on one example.
     """
 
     seed: int
@@ -67,7 +67,7 @@ class Plan:
     skip_failed: bool = False
     evaluate_local: bool = False
     personal: bool = False
-    flops_per_example: float = 0.0
+    flops_per_example: Callable[[int], float] = lambda client_id: 0.0
 
     def num_steps(self, steps_per_epoch: int) -> int:
         """Optimizer steps of one client's full work."""
@@ -197,7 +197,9 @@ class _Loop:
                 continue
             counters["comm/up_bytes"] += num_bytes(result.payload)
             counters["compute/examples"] += result.metrics["examples"]
-            counters["compute/flops"] += result.metrics["examples"] * self.plan.flops_per_example
+            counters["compute/flops"] += result.metrics["examples"] * self.plan.flops_per_example(
+                result.client_id
+            )
             turns[result.client_id] = result.metrics
             if result.memory is not None:
                 self.store.put(result.client_id, round_idx + 1, result.memory)

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedfeat.errors import ConfigError
+from fedfeat.models.grouped import GroupedNetwork
 
 SHARED = "shared"
 PERSONAL = "personal"
+GROUPED = "grouped"
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 
@@ -30,7 +32,16 @@ def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str,
             rule = f"name tensors of the model by 'all', 'norm' or a block of {_block_names(model)}"
             raise ConfigError.rule("algorithm.client.personal", rule, selector)
         chosen |= found
-    return {key: PERSONAL if key in chosen else SHARED for key in model.state_dict()}
+    grouped = model.group_rows() if isinstance(model, GroupedNetwork) else {}
+    return {
+        key: PERSONAL if key in chosen else GROUPED if key in grouped else SHARED
+        for key in model.state_dict()
+    }
+
+
+def sent_keys(policies: dict[str, str]) -> tuple[str, ...]:
+    """List the tensors that cross the wire, in the model's order."""
+    return tuple(key for key, policy in policies.items() if policy != PERSONAL)
 
 
 def keys_with(policies: dict[str, str], policy: str) -> tuple[str, ...]:

@@ -13,9 +13,11 @@ class Server(Protocol):
 
     Attributes:
         payload_type: The typed record that it sends and receives; the client half must speak the same.
+        accepts_unequal: Whether clients may run unequal networks.
     """
 
     payload_type: ClassVar[type]
+    accepts_unequal: ClassVar[bool]
 
     def init(self, model: nn.Module, federation: Federation) -> Any:
         """Make the first state from the common initial model."""

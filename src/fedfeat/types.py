@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     import numpy as np
     from torch import Tensor
 
@@ -52,6 +54,16 @@ class Task(NamedTuple):
     evaluate: bool = False
 
 
+class Networks(Protocol):
+    """Which network each client runs: equal keys are equal architectures, and None is the server's network."""
+
+    def key(self, client_id: int) -> Hashable:
+        """Give the key of a client's network."""
+
+    def build(self, key: Hashable = None) -> Any:
+        """Build a `models.network.Network` with the common initial weights."""
+
+
 class Federation(NamedTuple):
     """What a server may know before the first round.
 
@@ -59,13 +71,15 @@ class Federation(NamedTuple):
         num_clients: Number of clients.
         num_examples: Training examples per client, int64 (K,).
         class_counts: Training examples per client and class, int64 (K, C).
-        policies: Every tensor of the model to its policy, see `policy.tensor_policies`.
+        policies: Every tensor of the server's model to its policy, see `policy.tensor_policies`.
+        networks: Which network each client runs.
     """
 
     num_clients: int
     num_examples: np.ndarray
     class_counts: np.ndarray
     policies: dict[str, str]
+    networks: Networks
 
 
 class Scores(NamedTuple):

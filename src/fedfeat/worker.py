@@ -1,6 +1,7 @@
-"""A worker: one client module through which the clients take turns, and everything a turn needs."""
+"""A worker: client modules, one per architecture, in which the clients take turns, and everything a turn needs."""
 
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,11 @@ from fedfeat.errors import ClientError
 from fedfeat.fitting import LocalTrainer, begin_fit, quiet
 from fedfeat.seeding import derive_seed
 from fedfeat.tree import is_finite
-from fedfeat.types import Scores, Task, Update
+from fedfeat.types import Networks, Scores, Task, Update
 
 _OPTIMIZER = "optimizer/"
+# With more architectures than this the least recently used are built again at their next turn.
+_MAX_ARCHITECTURES = 32
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Worker:
 
     Args:
         data: The federation's data.
-        build_model: Makes the common initial network.
+        networks: Which network each client runs.
         build_client: Makes the client half around a network.
         trainer: The Trainer of local fits.
         settings: What every turn has in common.
@@ -50,18 +53,36 @@ class Worker:
     def __init__(
         self,
         data: FederatedData,
-        build_model: Callable[[], nn.Module],
+        networks: Networks,
         build_client: Callable[..., ClientModule],
         trainer: LocalTrainer,
         settings: WorkerSettings,
     ) -> None:
         self.data, self.trainer, self.settings = data, trainer, settings
+        self.networks, self._build_client = networks, build_client
         self.lightning = trainer.build()
-        model = build_model()
-        self.drop_singleton = any(isinstance(m, nn.modules.batchnorm._NormBase) for m in model.modules())
-        self.module = build_client(model=model, channels_last=trainer.channels_last)
-        if trainer.compile:
-            self.module.model.compile()
+        self._modules: OrderedDict[Hashable, ClientModule] = OrderedDict()
+        self.module = self._make(None)
+        norms = (nn.modules.batchnorm._NormBase,)
+        self.drop_singleton = any(isinstance(m, norms) for m in self.module.model.modules())
+
+    def _make(self, key: Hashable) -> ClientModule:
+        module = self._build_client(model=self.networks.build(key), channels_last=self.trainer.channels_last)
+        if self.trainer.compile:
+            module.model.compile()
+        return module
+
+    def module_of(self, client_id: int) -> ClientModule:
+        """Give the module of a client's architecture; the least recently used of many are built again."""
+        key = self.networks.key(client_id)
+        if key is None:
+            return self.module
+        if key not in self._modules:
+            self._modules[key] = self._make(key)
+        self._modules.move_to_end(key)
+        if len(self._modules) > _MAX_ARCHITECTURES:
+            self._modules.popitem(last=False)
+        return self._modules[key]
 
     def steps_per_epoch(self, client_id: int) -> int:
         """Optimizer steps that one pass over a client's training examples takes."""
@@ -84,10 +105,10 @@ class Worker:
         return update
 
     def _fit(self, task: Task, seed: int) -> Update:
-        module = self.module
+        module = self.module_of(task.client_id)
         memory, optimizer_state = _split_memory(task.memory)
         module.receive(task.payload, memory)
-        module.begin_turn(task.lr_factor)
+        module.begin_turn(task.lr_factor, self.data.class_counts[task.client_id], self.data.device)
         batches = self._batches(task.client_id, task.round_idx)
         begin_fit(self.lightning, task.num_steps, max(len(batches), 1))
         if self.settings.keep_optimizer:
@@ -99,38 +120,42 @@ class Worker:
         payload, kept = module.upload()
         metrics = module.turn_metrics()
         if task.evaluate:
-            metrics |= self._own_score(task.client_id)
+            metrics |= self._own_score(module, task.client_id)
         if self.settings.keep_optimizer:
             kept = (kept or {}) | _optimizer_tensors(self.lightning.optimizers[0])
         return Update(task.client_id, self.data.num_examples(task.client_id), payload, kept, metrics)
 
     def evaluate_client(self, task: Task) -> dict[str, float]:
         """Score a client's own model on its own test part."""
-        self.module.receive(task.payload, _split_memory(task.memory)[0])
-        return self._own_score(task.client_id)
+        module = self.module_of(task.client_id)
+        module.receive(task.payload, _split_memory(task.memory)[0])
+        return self._own_score(module, task.client_id)
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples (all of them unless ``indices`` are given)."""
         self.module.receive(payload, None)
         chosen = np.arange(self.data.num_test) if indices is None else indices
-        return self._score(self.data.test_batches(chosen, self.settings.eval_batch_size, client_id))
+        return self._score(
+            self.module, self.data.test_batches(chosen, self.settings.eval_batch_size, client_id)
+        )
 
     def score_validation(self, payload: Any) -> Scores:
         """Score the server's model on all clients' validation examples."""
         self.module.receive(payload, None)
-        return self._score(self.data.val_batches(self.settings.eval_batch_size))
+        return self._score(self.module, self.data.val_batches(self.settings.eval_batch_size))
 
-    def _own_score(self, client_id: int) -> dict[str, float]:
+    def _own_score(self, module: ClientModule, client_id: int) -> dict[str, float]:
         indices = self.data.test_indices(client_id)
         if not len(indices):
             return {}
-        scores = self._score(self.data.test_batches(indices, self.settings.eval_batch_size, client_id))
+        batches = self.data.test_batches(indices, self.settings.eval_batch_size, client_id)
+        scores = self._score(module, batches)
         return {"personal/acc": float(scores.correct.mean()), "personal/loss": float(scores.losses.mean())}
 
     @torch.inference_mode()
-    def _score(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Scores:
+    def _score(self, module: ClientModule, batches: Iterator[tuple[Tensor, Tensor]]) -> Scores:
         device = self.data.device
-        module = self.module.to(device).eval()
+        module.to(device).eval()
         correct, losses = [], []
         with self.trainer.autocast(device):
             for inputs, labels in batches:

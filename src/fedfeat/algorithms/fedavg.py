@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedfeat.client import Weights
 from fedfeat.params import WeightedMean, snapshot
-from fedfeat.policy import SHARED, keys_with
+from fedfeat.policy import sent_keys
 from fedfeat.types import Federation, Update
 
 
@@ -42,13 +42,14 @@ class FedAvgServer:
     """
 
     payload_type: ClassVar[type] = Weights
+    accepts_unequal: ClassVar[bool] = False
 
     def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
         self.weighting = weighting
 
     def init(self, model: nn.Module, federation: Federation) -> FedAvgState:
         """Start from the shared tensors of the common initial model."""
-        shared = keys_with(federation.policies, SHARED)
+        shared = sent_keys(federation.policies)
         return FedAvgState(snapshot(model, shared), complete=len(shared) == len(federation.policies))
 
     def broadcast(self, state: FedAvgState, client_id: int) -> Weights:

@@ -1,12 +1,13 @@
 """The named blocks that the networks are lists of, and the checks of their options."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedfeat.errors import ConfigError
+from fedfeat.models.grouped_layers import GroupedLinear
 from fedfeat.models.network import Block, Network, feature_shape
 
 Norm = Literal["none", "bn", "gn"]
@@ -171,11 +172,20 @@ def named_layers(layers: Sequence[tuple[str, nn.Module | None]]) -> nn.Sequentia
 def xavier_(network: Network) -> Network:
     """Draw all weights Xavier-uniform and set all biases to 0, in place (Glorot and Bengio 2010)."""
     for module in network.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
+        if isinstance(module, nn.Conv2d | nn.Linear | GroupedLinear):
+            for weight in _single_maps(module):
+                nn.init.xavier_uniform_(weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+    network.is_xavier = True
     return network
+
+
+def _single_maps(module: nn.Conv2d | nn.Linear | GroupedLinear) -> Iterable[Tensor]:
+    """Give the weights of each of a layer's independent maps: xavier looks at both sides of one."""
+    if isinstance(module, GroupedLinear):
+        return module.weight
+    return module.weight.chunk(module.groups) if isinstance(module, nn.Conv2d) else [module.weight]
 
 
 def _dropout(p: float) -> nn.Dropout | None:

@@ -31,7 +31,10 @@ class Network(nn.Module):
         head: The blocks from the features to the logits.
         input_shape: Shape of one example, (C, H, W) for images.
         num_classes: Width of the logits.
+        is_xavier: Whether the weights were drawn by `blocks.xavier_`.
     """
+
+    is_xavier = False
 
     def __init__(
         self, encoder: Sequence[Block], head: Sequence[Block], input_shape: Sequence[int], num_classes: int

@@ -1,0 +1,132 @@
+"""Psi-Net and Fed2 (Yu et al., "Fed2: Feature-Aligned Federated Learning", KDD 2021), one method in two papers.
+
+    structure (models/grouped.py): layers 1..s shared, the later ones in G groups; group g has the logits of M(g) only
+    server: each round: send the shared part and the client's groups;  receive theta_k
+            shared   <- mean over all k of the cohort
+            group g  <- mean over I_g = {k : M(g) and the classes of k meet}   (Psi-Net Eqs. 7-8, Fed2 Eqs. 18-19)
+            a group that nobody in the cohort holds keeps its value
+    client: E epochs of SGD on the cross-entropy over its logits;  return the shared part and its groups
+
+Psi-Net trims: with ``structure.trim=true`` a client's network lacks the groups of classes that it does not hold
+(Psi-Net Eq. 6). Fed2 does not mention trimming. Batch norm of the shared part averages scale, shift, running mean and
+variance with the shared part; group norm's scale and shift go with their group (Psi-Net, section on normalisation).
+Two groups are a pair if their class sets are equal, wherever they stand in a client's network.
+
+The client half is any that speaks `client.Weights`: FedAvg's, FedProx's with its proximal term, ...
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedfeat.client import Weights
+from fedfeat.errors import ConfigError
+from fedfeat.models.grouped import GroupedNetwork
+from fedfeat.models.grouped_layers import ClassSets
+from fedfeat.paired_mean import PairedMean, rows_of, take_rows
+from fedfeat.params import WeightedMean, select, snapshot
+from fedfeat.policy import GROUPED, keys_with, sent_keys
+from fedfeat.types import Federation, Update
+
+
+class Fed2State(NamedTuple):
+    """State of the server.
+
+    Attributes:
+        params: The tensors of the whole network that cross the wire.
+        complete: Whether they are all of them, so that the server has a model to evaluate.
+        class_sets: The classes of each group.
+        group_of_row: For each grouped tensor, the group of each entry of its first dimension.
+        own_sets: For each client, the classes of its groups in its network's order.
+        counts: Training examples of each client for each group's classes, (K, G).
+    """
+
+    params: dict[str, Tensor]
+    complete: bool
+    class_sets: ClassSets
+    group_of_row: dict[str, Tensor]
+    own_sets: tuple[ClassSets, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+class Fed2Server:
+    """Average the shared part over the cohort and each group over the clients that hold a class of it.
+
+    Args:
+        pairing: ``presence`` averages a group over clients that hold a class of it (Psi-Net Eq. 8), ``all`` over every
+            client that has the group in its network (4.3e).
+        weighting: Of the shared part: by ``samples``, or ``uniform`` as the papers' unweighted "Avg".
+        group_weighting: Of a group: by ``samples`` of the client, ``uniform``, or ``class_count``, its samples of the
+            group's classes.
+    """
+
+    payload_type: ClassVar[type] = Weights
+    accepts_unequal: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        pairing: Literal["presence", "all"] = "presence",
+        weighting: Literal["samples", "uniform"] = "samples",
+        group_weighting: Literal["samples", "uniform", "class_count"] = "samples",
+    ) -> None:
+        self.pairing, self.weighting, self.group_weighting = pairing, weighting, group_weighting
+
+    def init(self, model: nn.Module, federation: Federation) -> Fed2State:
+        """Start from the common initial model.
+
+        Raises:
+            ConfigError: The network is not separated into groups.
+        """
+        if not isinstance(model, GroupedNetwork):
+            raise ConfigError("algorithm/server=fed2 needs a group-separated network: add structure=grouped.")
+        sent = sent_keys(federation.policies)
+        grouped = keys_with(federation.policies, GROUPED)
+        sets = model.class_sets
+        clients = range(len(federation.num_examples))
+        counts = np.stack([federation.class_counts[:, list(classes)].sum(1) for classes in sets], 1)
+        return Fed2State(
+            params=snapshot(model, sent),
+            complete=len(sent) == len(federation.policies),
+            class_sets=sets,
+            group_of_row=select(model.group_rows(), grouped),
+            own_sets=tuple(_own_sets(federation.networks.key(k), sets) for k in clients),
+            counts=tuple(map(tuple, counts.tolist())),
+        )
+
+    def broadcast(self, state: Fed2State, client_id: int) -> Weights:
+        """Send the shared part and the client's groups."""
+        return Weights(take_rows(state.params, self._rows(state, client_id)))
+
+    def aggregate(self, state: Fed2State, updates: Iterable[Update]) -> Fed2State:
+        """Average; a round without an update changes nothing."""
+        shared, groups = WeightedMean(), PairedMean(state.group_of_row, len(state.class_sets))
+        for update in updates:
+            params = update.payload.params
+            weight = update.num_examples if self.weighting == "samples" else 1
+            shared.add({k: v for k, v in params.items() if k not in state.group_of_row}, weight)
+            groups.add(params, self._group_weights(state, update), self._rows(state, update.client_id))
+        means = groups.result(state.params) | ({} if shared.is_empty else shared.result())
+        return state._replace(params={key: means.get(key, old) for key, old in state.params.items()})
+
+    def global_payload(self, state: Fed2State) -> Weights | None:
+        """Give the whole model, all groups present, where nothing of it is personal."""
+        return Weights(state.params) if state.complete else None
+
+    def _rows(self, state: Fed2State, client_id: int) -> dict[str, Tensor] | None:
+        return rows_of(state.group_of_row, state.class_sets, state.own_sets[client_id])
+
+    def _group_weights(self, state: Fed2State, update: Update) -> list[float]:
+        """Weight of an update for each group; 0 where it does not contribute."""
+        own, counts = set(state.own_sets[update.client_id]), state.counts[update.client_id]
+        weights = []
+        for classes, count in zip(state.class_sets, counts, strict=True):
+            contributes = classes in own and (self.pairing == "all" or count > 0)
+            by = {"samples": update.num_examples, "uniform": 1, "class_count": count}
+            weights.append(float(by[self.group_weighting]) if contributes else 0.0)
+        return weights
+
+
+def _own_sets(key: Hashable, sets: ClassSets) -> ClassSets:
+    return sets if key is None else tuple(key)  # type: ignore[arg-type]

@@ -1,0 +1,186 @@
+"""From the composed configuration to an `Experiment`: Hydra's ``_target_`` of each group, called in order."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from omegaconf import DictConfig
+
+from fedfeat import rundir
+from fedfeat.errors import UserError
+
+if TYPE_CHECKING:
+    from fedfeat.data.federated import FederatedData
+    from fedfeat.experiment import Experiment
+    from fedfeat.federation import Plan
+    from fedfeat.fitting import LocalTrainer
+    from fedfeat.loggers.base import RoundLogger
+    from fedfeat.models.network import Network
+    from fedfeat.types import Networks
+
+_log = logging.getLogger("fedfeat")
+
+
+def is_primary() -> bool:
+    """Whether this process writes the run; false in those that ``ddp`` starts beside it."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+
+
+def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> "Experiment":
+    """Build every part of an experiment.
+
+    Args:
+        cfg: The composed configuration.
+        config: The same, resolved, as plain values.
+        run_dir: Directory of the run.
+
+    Raises:
+        UserError: A part refuses its configuration, or two parts do not fit.
+    """
+    from fedfeat.checkpoint import CheckpointFolder
+    from fedfeat.experiment import Experiment
+    from fedfeat.host import keep_freed_memory, set_threads
+    from fedfeat.loggers.base import RunInfo
+    from fedfeat.policy import describe
+    from fedfeat.store import ClientStore
+    from fedfeat.targets import check_targets
+    from fedfeat.worker import Worker, WorkerSettings
+
+    check_targets(config)
+    federation = config["federation"]
+    trainer: LocalTrainer = hydra.utils.instantiate(cfg.trainer, _convert_="all")
+    data = _build_data(cfg, config, trainer)
+    settings = WorkerSettings(
+        seed=config["seed"],
+        batch_size=federation["batch_size"],
+        eval_batch_size=federation["eval_batch_size"],
+        keep_optimizer=federation["opt_state"] == "keep",
+    )
+    client = hydra.utils.instantiate(cfg.algorithm.client, _convert_="all")
+    optimizer = hydra.utils.instantiate(cfg.optimizer, _convert_="all")
+    build_client = _with(client, optimizer=optimizer)
+    networks = _networks(cfg, config, data)
+    executor = hydra.utils.instantiate(cfg.executor, _convert_="all")(
+        lambda: Worker(data, networks, build_client, trainer, settings)
+    )
+    module = executor.worker.module
+    plan = _plan(cfg, config, data, networks, bool(module.personal_keys))
+    batch_size = data.largest_batch(federation["batch_size"])
+    set_threads(trainer.num_threads, plan.flops_per_example(0) * batch_size)
+    keep_freed_memory()
+    server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
+    _check_halves(module, server, networks, data.num_clients)
+    info = RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"])
+    # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
+    ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
+    _log.info("%s: %s", config["name"], describe(module.policies))
+    return Experiment(
+        info=info,
+        config_sha256=rundir.config_sha256(config),
+        algorithm=config["algorithm"]["name"],
+        plan=plan,
+        server=server,
+        executor=executor,
+        data=data,
+        store=ClientStore(run_dir / "clients", ram_budget),
+        checkpoints=CheckpointFolder(run_dir / "checkpoints"),
+        loggers=_loggers(cfg) if is_primary() else (),
+        is_primary=is_primary(),
+        checkpoint_every=federation["checkpoint_every"],
+        targets=federation["targets"],
+    )
+
+
+def _build_data(cfg: DictConfig, config: dict[str, Any], trainer: "LocalTrainer") -> "FederatedData":
+    from fedfeat.data.federated import FederatedData
+    from fedfeat.data.split_store import load_or_make
+
+    dataset = hydra.utils.instantiate(cfg.data.loader, _convert_="all")
+    transform = hydra.utils.instantiate(cfg.data.transform, _convert_="all")
+    scheme = hydra.utils.instantiate(cfg.partition, _convert_="all")
+    seed, num_clients = config["seed"], config["federation"]["num_clients"]
+    split = load_or_make(scheme, dataset, num_clients, seed, Path(config["paths"]["cache"]))
+    data = FederatedData(dataset, split, transform, seed=seed, device=trainer.device())
+    return data.pooled() if config["algorithm"]["pooled"] else data
+
+
+def _networks(cfg: DictConfig, config: dict[str, Any], data: "FederatedData") -> "Networks":
+    import torch
+
+    from fedfeat.networks import OneNetwork, separated
+    from fedfeat.seeding import derive_seed
+
+    builder = hydra.utils.instantiate(cfg.model, _convert_="all")
+    structure = hydra.utils.instantiate(cfg.structure, _convert_="all")
+    dataset, seed = data.dataset, config["seed"]
+
+    def base() -> "Network":
+        return builder(input_shape=dataset.input_shape, num_classes=dataset.num_classes)
+
+    def seeded(make: "Callable[[], Network]") -> "Network":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(seed, "init"))
+            return make()
+
+    if not structure:
+        return OneNetwork(lambda: seeded(base))
+    return separated(structure, base, seeded, data.class_counts, tuple(dataset.classes), seed)
+
+
+def _plan(
+    cfg: DictConfig, config: dict[str, Any], data: "FederatedData", networks: "Networks", personal: bool
+) -> "Plan":
+    from fedfeat.federation import Plan
+    from fedfeat.models.flops import training_flops
+    from fedfeat.sampling import cohort_size
+
+    federation = config["federation"]
+    pooled = config["algorithm"]["pooled"]
+    flops_of = cache(lambda key: float(training_flops(networks.build(key))))
+    size, fraction = (None, None) if pooled else (federation["cohort_size"], federation["fraction"])
+    return Plan(
+        seed=config["seed"],
+        num_rounds=federation["num_rounds"],
+        num_clients=data.num_clients,
+        cohort_size=cohort_size(data.num_clients, size, fraction),
+        local_epochs=federation["local_epochs"],
+        local_steps=federation["local_steps"],
+        eval_every=federation["eval_every"],
+        lr_factor=hydra.utils.instantiate(cfg.schedule),
+        straggler_fraction=federation["straggler_fraction"],
+        drop_stragglers=federation["straggler_policy"] == "drop",
+        skip_failed=federation["on_client_error"] == "skip",
+        evaluate_local=federation["evaluate_local"],
+        personal=personal,
+        flops_per_example=lambda client_id: flops_of(networks.key(client_id)),
+    )
+
+
+def _with(build: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
+    return lambda **more: build(**arguments, **more)
+
+
+def _check_halves(module: Any, server: Any, networks: "Networks", num_clients: int) -> None:
+    if module.payload_type is not server.payload_type:
+        raise UserError(
+            f"algorithm/client and algorithm/server must exchange the same payload, but {type(module).__name__} speaks "
+            f"{module.payload_type.__name__} and {type(server).__name__} speaks {server.payload_type.__name__}."
+        )
+    if not server.accepts_unequal and any(networks.key(k) is not None for k in range(num_clients)):
+        raise UserError(
+            f"algorithm/server must average unequal networks where clients have them (structure.trim=true), but "
+            f"{type(server).__name__} cannot."
+        )
+
+
+def _loggers(cfg: DictConfig) -> "list[RoundLogger]":
+    from fedfeat.loggers.console import ConsoleLogger
+    from fedfeat.loggers.csv_logger import CsvLogger
+
+    chosen = hydra.utils.instantiate(cfg.logger, _convert_="all") or {}
+    return list(({"csv": CsvLogger(), "console": ConsoleLogger()} | chosen).values())

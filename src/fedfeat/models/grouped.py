@@ -1,0 +1,155 @@
+"""Structure adaptation of Psi-Net and Fed2 as a transform: any network becomes its group-separated form.
+
+Layers 1..s stay shared; the later ones are split into G groups, each with its own channels, features and logits.
+Where the papers leave a choice open, the option is here with the reading that is the default (METHODS 4.3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from torch import Tensor
+
+from fedfeat.errors import ConfigError
+from fedfeat.models.adapt import Adapter, numbered_layers
+from fedfeat.models.blocks import check_choice, check_positive, xavier_
+from fedfeat.models.class_map import class_sets
+from fedfeat.models.grouped_layers import ClassSets, group_rows
+from fedfeat.models.network import Block, Network
+
+
+class GroupedNetwork(Network):
+    """A network whose upper layers are split into groups.
+
+    Attributes:
+        class_sets: The classes of each group, in the order of the groups. Two groups of different networks are a
+            pair if these are equal, wherever they stand.
+        num_shared: Layers in front of the groups.
+    """
+
+    def __init__(
+        self,
+        encoder: Sequence[Block],
+        head: Sequence[Block],
+        input_shape: Sequence[int],
+        num_classes: int,
+        class_sets: ClassSets,
+        num_shared: int,
+    ) -> None:
+        super().__init__(encoder, head, input_shape, num_classes)
+        self.class_sets, self.num_shared = class_sets, num_shared
+
+    def group_rows(self) -> dict[str, Tensor]:
+        """Give, for every grouped tensor, the group of each entry of its first dimension."""
+        return group_rows(self)
+
+
+@dataclass(frozen=True)
+class GroupSeparation:
+    """How a network is separated into groups.
+
+    Attributes:
+        groups: G; None is one group per class.
+        depth: Shared layers s; ``last6`` splits the last six (Fed2's default, at least one layer stays shared);
+            ``auto`` chooses by total variance after a warm-up (4.3i), before the network is built.
+        layer_unit: What counts as a layer: a ``block`` of the network, or each ``conv`` and linear layer (4.3f).
+        width_policy: Where G does not divide a width: ``nearest`` multiple (half up), ``ceil``, ``floor``, or
+            ``uneven`` groups of the exact total (4.3a).
+        boundary: The first grouped layer reads its ``slice`` of the shared output, or all of it (``dense``; 4.3b).
+        class_map: Which group learns which classes, see `class_map.class_sets` (4.3d).
+        norm_shared: After shared convolutions: ``bn``, ``gn1`` (one group) or ``none`` (4.3g).
+        norm_group: After grouped convolutions: ``gn``, which never crosses groups, or ``none``.
+        width_factor: Factor on the widths of the grouped layers, or ``match``: the one that comes nearest to the
+            parameters of the network as it was.
+        separate: False keeps widths and norms but no separation: the ablation "FedAvg + GN".
+        trim: Whether a client's network lacks the groups of classes that it does not hold (Psi-Net Eq. 6).
+    """
+
+    groups: int | None = None
+    depth: int | Literal["last6", "auto"] = "last6"
+    layer_unit: Literal["block", "conv"] = "block"
+    width_policy: Literal["nearest", "ceil", "floor", "uneven"] = "nearest"
+    boundary: Literal["slice", "dense"] = "slice"
+    class_map: str | Sequence[Sequence[int]] = "contiguous"
+    norm_shared: Literal["bn", "gn1", "none"] = "bn"
+    norm_group: Literal["gn", "none"] = "gn"
+    width_factor: float | Literal["match"] = 1.0
+    separate: bool = True
+    trim: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("structure.layer_unit", self.layer_unit, ("block", "conv"))
+        check_choice("structure.width_policy", self.width_policy, ("nearest", "ceil", "floor", "uneven"))
+        check_choice("structure.boundary", self.boundary, ("slice", "dense"))
+        check_choice("structure.norm_shared", self.norm_shared, ("bn", "gn1", "none"))
+        check_choice("structure.norm_group", self.norm_group, ("gn", "none"))
+        if self.groups is not None:
+            check_positive("structure.groups", self.groups)
+        if isinstance(self.depth, bool) or not (
+            isinstance(self.depth, int) or self.depth in ("last6", "auto")
+        ):
+            raise ConfigError.rule("structure.depth", "be last6, auto or a number of layers", self.depth)
+        if self.width_factor != "match" and not float(self.width_factor) > 0:
+            raise ConfigError.rule("structure.width_factor", "be above 0, or match", self.width_factor)
+        if self.trim and self.width_policy == "uneven":
+            raise ConfigError.rule(
+                "structure.width_policy", "be other than uneven with structure.trim=true", "uneven"
+            )
+        if self.trim and not self.separate:
+            raise ConfigError.rule("structure.trim", "be false with structure.separate=false", True)
+
+    def sets(self, network: Network, class_names: Sequence[str] = (), seed: int = 0) -> ClassSets:
+        """Give the classes of each group of a network's grouped form."""
+        return class_sets(self.class_map, self.groups, network.num_classes, class_names, seed)
+
+    def num_shared(self, network: Network) -> int:
+        """Give s, the layers of a network that stay shared.
+
+        Raises:
+            ConfigError: The depth is not between 0 (1 under ``slice``) and one less than the number of layers.
+        """
+        layers = 1 + max(number for _, number in numbered_layers(network, self.layer_unit))
+        if self.depth == "auto":
+            raise ValueError("depth=auto must be replaced by a number before the network is built.")
+        least = 1 if self.boundary == "slice" else 0
+        depth = max(layers - 6, 1) if self.depth == "last6" else self.depth
+        if not least <= depth < layers:
+            rule = f"be between {least} and {layers - 1} for this network of {layers} layers"
+            raise ConfigError.rule("structure.depth", rule, depth)
+        return depth
+
+    def __call__(self, network: Network, sets: ClassSets, kept: ClassSets | None = None) -> Network:
+        """Build the group-separated form of a network, newly initialised.
+
+        Args:
+            network: Any network of ordered blocks; it stays as it is.
+            sets: The classes of each group.
+            kept: The groups that are built, in this order; None is all of them.
+        """
+        if self.width_factor == "match":
+            return replace(self, width_factor=self._matching_factor(network, sets))(network, sets, kept)
+        adapter = Adapter(self, network, sets, sets if kept is None else kept)
+        encoder, head = adapter.build()
+        shape = (network.input_shape, network.num_classes)
+        if self.separate:
+            built: Network = GroupedNetwork(encoder, head, *shape, adapter.kept, adapter.num_shared)
+        else:
+            built = Network(encoder, head, *shape)
+        return xavier_(built) if network.is_xavier else built
+
+    def _matching_factor(self, network: Network, sets: ClassSets) -> float:
+        """Find the factor by bisection; parameters grow with it."""
+        import torch
+
+        wanted = sum(p.numel() for p in network.parameters())
+        low, high = 0.05, 4.0 * len(sets) ** 0.5
+        size = partial(self._size, network, sets)
+        with torch.device("meta"):
+            for _ in range(30):
+                middle = (low + high) / 2
+                low, high = (middle, high) if size(middle) < wanted else (low, middle)
+        return min((low, high), key=lambda factor: abs(size(factor) - wanted))
+
+    def _size(self, network: Network, sets: ClassSets, factor: float) -> int:
+        return sum(p.numel() for p in replace(self, width_factor=factor)(network, sets).parameters())

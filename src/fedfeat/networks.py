@@ -1,0 +1,91 @@
+"""Which network each client runs, and the server's own."""
+
+from collections.abc import Callable, Hashable
+
+import numpy as np
+
+from fedfeat.models.class_map import kept_sets
+from fedfeat.models.grouped import GroupedNetwork, GroupSeparation
+from fedfeat.models.grouped_layers import ClassSets
+from fedfeat.models.network import Network
+from fedfeat.paired_mean import rows_of, take_rows
+from fedfeat.params import copy_into
+from fedfeat.types import Networks
+
+
+class OneNetwork:
+    """Every client runs the server's network.
+
+    Args:
+        build: Makes it with the common initial weights, the same at every call.
+    """
+
+    def __init__(self, build: Callable[[], Network]) -> None:
+        self._build = build
+
+    def key(self, client_id: int) -> None:
+        """Give None for everyone."""
+
+    def build(self, key: Hashable = None) -> Network:
+        """Build the network."""
+        return self._build()
+
+
+class TrimmedNetworks:
+    """Clients run the groups of a group-separated network that hold a class of theirs (Psi-Net Eq. 6).
+
+    A key is the class sets of the kept groups, in the network's order.
+
+    Args:
+        build: Makes the network with the groups asked for (None: all) and fresh weights, the same at every call.
+        class_counts: Training examples per client and class (K, C).
+    """
+
+    def __init__(self, build: Callable[[ClassSets | None], Network], class_counts: np.ndarray) -> None:
+        self._build = build
+        whole = build(None)
+        assert isinstance(whole, GroupedNetwork)
+        self._whole = whole
+        self._keys = [kept_sets(whole.class_sets, counts) for counts in class_counts.tolist()]
+
+    def key(self, client_id: int) -> ClassSets | None:
+        """Give the class sets of a client's groups; None if it has all of them."""
+        own = self._keys[client_id]
+        return None if own == self._whole.class_sets else own
+
+    def build(self, key: Hashable = None) -> Network:
+        """Build a client's network, with its part of the common initial weights."""
+        network = self._build(key)  # type: ignore[arg-type]
+        if isinstance(network, GroupedNetwork) and key is not None:
+            rows = rows_of(self._whole.group_rows(), self._whole.class_sets, network.class_sets)
+            copy_into(network, take_rows(self._whole.state_dict(), rows))
+        return network
+
+
+def separated(
+    spec: GroupSeparation,
+    base: Callable[[], Network],
+    seeded: Callable[[Callable[[], Network]], Network],
+    class_counts: np.ndarray,
+    class_names: tuple[str, ...],
+    seed: int,
+) -> Networks:
+    """Give the networks of a group-separated federation.
+
+    Args:
+        spec: How the network is separated.
+        base: Makes the network as it was.
+        seeded: Calls a function under the common initial randomness.
+        class_counts: Training examples per client and class (K, C).
+        class_names: Names of the classes.
+        seed: The experiment's seed, for a random class map.
+    """
+
+    def build(kept: ClassSets | None = None) -> Network:
+        def make() -> Network:
+            network = base()
+            return spec(network, spec.sets(network, class_names, seed), kept)
+
+        return seeded(make)
+
+    return TrimmedNetworks(build, class_counts) if spec.trim else OneNetwork(build)
