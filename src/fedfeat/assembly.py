@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,11 +66,12 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     optimizer = hydra.utils.instantiate(cfg.optimizer, _convert_="all")
     build_client = _with(client, optimizer=optimizer)
     networks = _networks(cfg, config, data)
+    probe = hydra.utils.instantiate(cfg.diagnostics, _convert_="all") or None
     executor = hydra.utils.instantiate(cfg.executor, _convert_="all")(
-        lambda: Worker(data, networks, build_client, trainer, settings)
+        lambda: Worker(data, networks, build_client, trainer, settings, probe)
     )
     module = executor.worker.module
-    plan = _plan(cfg, config, data, networks, bool(module.personal_keys))
+    plan = replace(_plan(cfg, config, data, networks, bool(module.personal_keys)), probe=probe)
     batch_size = data.largest_batch(federation["batch_size"])
     set_threads(trainer.num_threads, plan.flops_per_example(0) * batch_size)
     keep_freed_memory()

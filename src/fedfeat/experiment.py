@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from fedfeat import tree
 from fedfeat.checkpoint import Checkpoint, CheckpointFolder
 from fedfeat.data.federated import FederatedData
+from fedfeat.diagnostics import draw_encodings
 from fedfeat.errors import CheckpointError
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.federation import Plan, Progress, first_progress, run_rounds
@@ -65,12 +67,15 @@ class Experiment:
         resumed = progress.round_idx or None
         for logger in self.loggers:
             logger.start(replace(self.info, resumed_round=resumed))
-            stack.callback(logger.close)
+            # An exit and no callback: only exits are told whether an exception ended the run.
+            stack.push(partial(_close, logger))
         rounds = run_rounds(self.plan, self.server, self.executor, self.data, self.store, progress)
         for progress, record in rounds:
             self._note(kept, record)
             for logger in self.loggers:
                 logger.log(record)
+            if record.alignment is not None and self.is_primary:
+                self._draw_alignment(record)
             last = record.round_idx == self.plan.num_rounds
             if last or (record.round_idx and record.round_idx % self.checkpoint_every == 0):
                 kept["seconds"] = time.perf_counter() - began
@@ -78,14 +83,20 @@ class Experiment:
         kept["seconds"] = time.perf_counter() - began
         return self._summary(progress, kept)
 
+    def _draw_alignment(self, record: RoundRecord) -> None:
+        name = f"encoding_round_{record.round_idx:04d}"
+        path = self.info.run_dir / "figures" / f"{name}.png"
+        draw_encodings(path, {self.info.name: record.alignment}, self.data.dataset.classes)
+        for logger in self.loggers:
+            logger.picture(name, path)
+
     def _begin(self) -> tuple[Progress, dict[str, Any]]:
         checkpoint = self.checkpoints.load_latest()
         if checkpoint is None:
-            model = self.executor.worker.module.model
-            counts = self.data.class_counts
-            policies = self.executor.worker.module.policies
-            federation = Federation(len(counts), counts.sum(axis=1), counts, policies)
-            return first_progress(self.server.init(model, federation)), {"to_target": {}}
+            worker, counts = self.executor.worker, self.data.class_counts
+            policies = worker.module.policies
+            federation = Federation(len(counts), counts.sum(axis=1), counts, policies, worker.networks)
+            return first_progress(self.server.init(worker.module.model, federation)), {"to_target": {}}
         if checkpoint.config_sha256 != self.config_sha256:
             raise CheckpointError(
                 f"checkpoints must be of the same configuration, but those in {self.checkpoints.directory} are not."
@@ -140,6 +151,10 @@ class Experiment:
             "git_commit": git_commit(),
             "seconds": kept["seconds"],
         }
+
+
+def _close(logger: RoundLogger, kind: type[BaseException] | None, *_: Any) -> None:
+    logger.close(failed=kind is not None)
 
 
 def weights_sha256(state: Any, store: ClientStore) -> str:

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedfeat.data.federated import FederatedData
+from fedfeat.diagnostics import AlignmentProbe, align
 from fedfeat.errors import ClientError
 from fedfeat.evaluation import evaluate_global, summarise_clients, weighted_mean
 from fedfeat.executors.serial import SerialExecutor
+from fedfeat.features.preference import Preferences
 from fedfeat.sampling import sample_cohort, sample_stragglers, straggler_steps
 from fedfeat.server import Server
 from fedfeat.store import ClientStore
@@ -51,6 +53,7 @@ class Plan:
         skip_failed: Go on without a failed client instead of stopping.
         evaluate_local: Without personal state: score the cohort's models after training, on their own test parts.
         personal: Whether clients keep a part of the model, so that all of them are evaluated with their own.
+        probe: When and how the cohort's class preferences are compared, or None.
         flops_per_example: FLOPs of a client's training on one example.
     """
 
@@ -67,6 +70,7 @@ class Plan:
     skip_failed: bool = False
     evaluate_local: bool = False
     personal: bool = False
+    probe: AlignmentProbe | None = None
     flops_per_example: Callable[[int], float] = lambda client_id: 0.0
 
     def num_steps(self, steps_per_epoch: int) -> int:
@@ -78,6 +82,11 @@ class Plan:
     def evaluates(self, round_idx: int) -> bool:
         """Whether the model after ``round_idx`` rounds is evaluated."""
         return round_idx % self.eval_every == 0 or round_idx == self.num_rounds
+
+    def probes(self, round_idx: int) -> bool:
+        """Whether the cohort's models of round ``round_idx`` are compared; only evaluated rounds are."""
+        probe = self.probe
+        return probe is not None and self.evaluates(round_idx) and probe.measures(round_idx, self.num_rounds)
 
 
 class Progress(NamedTuple):
@@ -138,11 +147,11 @@ class _Loop:
         counters = dict(progress.counters)
         cohort = sample_cohort(plan.seed, round_idx, plan.num_clients, plan.cohort_size)
         turns: dict[int, dict[str, float]] = {}
+        preferences: dict[int, Preferences] = {}
         fitting = [0.0]
         tasks = self._tasks(progress, cohort, counters)
-        state = self.server.aggregate(
-            progress.state, self._updates(round_idx, tasks, counters, turns, fitting)
-        )
+        updates = self._updates(round_idx, tasks, counters, turns, preferences, fitting)
+        state = self.server.aggregate(progress.state, updates)
         counters["time/fit_s"] += fitting[0]
         counters["time/aggregate_s"] += time.perf_counter() - start - fitting[0]
         counters["comm/total_bytes"] = counters["comm/up_bytes"] + counters["comm/down_bytes"]
@@ -153,8 +162,10 @@ class _Loop:
         if evaluated:
             scores, rows = self.evaluate(state, turns, counters)
             metrics |= scores
+        alignment = align(preferences, plan.probe.pref_neg) if plan.probe else None
+        metrics |= alignment.metrics if alignment else {}
         counters["time/total_s"] += time.perf_counter() - start
-        record = RoundRecord(round_idx + 1, cohort, {**counters, **metrics}, evaluated, rows)
+        record = RoundRecord(round_idx + 1, cohort, {**counters, **metrics}, evaluated, rows, alignment)
         return Progress(round_idx + 1, state, counters), record
 
     def _tasks(
@@ -173,7 +184,8 @@ class _Loop:
                     continue
                 num_steps = straggler_steps(plan.seed, round_idx, client_id, num_steps, per_epoch)
             evaluate = plan.evaluate_local and not plan.personal and plan.evaluates(round_idx + 1)
-            yield Task(client_id, round_idx, payload, self.store.get(client_id), num_steps, factor, evaluate)
+            memory, probe = self.store.get(client_id), plan.probes(round_idx + 1)
+            yield Task(client_id, round_idx, payload, memory, num_steps, factor, evaluate, probe)
 
     def _updates(
         self,
@@ -181,6 +193,7 @@ class _Loop:
         tasks: Iterator[Task],
         counters: dict[str, float],
         turns: dict[int, dict[str, float]],
+        preferences: dict[int, Preferences],
         fitting: list[float],
     ) -> Iterator[Update]:
         results = self.executor.fit(tasks)
@@ -201,6 +214,8 @@ class _Loop:
                 result.client_id
             )
             turns[result.client_id] = result.metrics
+            if result.preferences is not None:
+                preferences[result.client_id] = result.preferences
             if result.memory is not None:
                 self.store.put(result.client_id, round_idx + 1, result.memory)
             yield result

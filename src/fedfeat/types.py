@@ -23,6 +23,7 @@ class Update(NamedTuple):
         payload: The method's own typed record; the only part that crosses the wire.
         memory: Personal tensors to keep until the client's next turn, or None.
         metrics: Scalars of the fit (``train/loss``, ``examples``, ...), never tensors.
+        preferences: Class preferences of the fitted model where the task asked for them; never sent.
     """
 
     client_id: int
@@ -30,6 +31,7 @@ class Update(NamedTuple):
     payload: Any
     memory: Params | None
     metrics: dict[str, float]
+    preferences: Any = None
 
 
 class Task(NamedTuple):
@@ -43,6 +45,7 @@ class Task(NamedTuple):
         num_steps: Optimizer steps of a fit.
         lr_factor: The round's factor on the learning rate.
         evaluate: Score the client's model on its own test part after the fit.
+        probe: Take the class preferences of the client's model after the fit.
     """
 
     client_id: int
@@ -52,6 +55,7 @@ class Task(NamedTuple):
     num_steps: int = 0
     lr_factor: float = 1.0
     evaluate: bool = False
+    probe: bool = False
 
 
 class Networks(Protocol):
@@ -117,6 +121,7 @@ class RoundRecord:
         metrics: Names of DESIGN (``global/acc``, ``comm/total_bytes``, ...) to values.
         evaluated: Whether this round was evaluated (a row of metrics.csv).
         clients: One row per client where the round was evaluated.
+        alignment: `diagnostics.Alignment` of the cohort where it was measured.
     """
 
     round_idx: int
@@ -124,6 +129,7 @@ class RoundRecord:
     metrics: dict[str, float]
     evaluated: bool
     clients: tuple[ClientRow, ...] = field(default=())
+    alignment: Any = None
 
 
 class Parts(NamedTuple):

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 
 from fedfeat.client import ClientModule
 from fedfeat.data.federated import FederatedData
+from fedfeat.diagnostics import AlignmentProbe, on_server_neurons
 from fedfeat.errors import ClientError
+from fedfeat.features.preference import Preferences
 from fedfeat.fitting import LocalTrainer, begin_fit, quiet
 from fedfeat.seeding import derive_seed
 from fedfeat.tree import is_finite
@@ -48,6 +51,7 @@ class Worker:
         build_client: Makes the client half around a network.
         trainer: The Trainer of local fits.
         settings: What every turn has in common.
+        probe: How class preferences are taken where a task asks for them.
     """
 
     def __init__(
@@ -57,9 +61,10 @@ class Worker:
         build_client: Callable[..., ClientModule],
         trainer: LocalTrainer,
         settings: WorkerSettings,
+        probe: AlignmentProbe | None = None,
     ) -> None:
         self.data, self.trainer, self.settings = data, trainer, settings
-        self.networks, self._build_client = networks, build_client
+        self.networks, self.probe, self._build_client = networks, probe, build_client
         self.lightning = trainer.build()
         self._modules: OrderedDict[Hashable, ClientModule] = OrderedDict()
         self.module = self._make(None)
@@ -123,7 +128,21 @@ class Worker:
             metrics |= self._own_score(module, task.client_id)
         if self.settings.keep_optimizer:
             kept = (kept or {}) | _optimizer_tensors(self.lightning.optimizers[0])
-        return Update(task.client_id, self.data.num_examples(task.client_id), payload, kept, metrics)
+        preferences = self.preferences(module) if task.probe else None
+        return Update(
+            task.client_id, self.data.num_examples(task.client_id), payload, kept, metrics, preferences
+        )
+
+    @cached_property
+    def _probe_images(self) -> list[Tensor]:
+        assert self.probe is not None
+        return self.data.images_by_class(self.probe.images_per_class, self.settings.seed)
+
+    def preferences(self, module: ClientModule) -> Preferences:
+        """Take the class preferences of a module's model, on the server's neurons."""
+        assert self.probe is not None
+        model = module.to(self.data.device).model
+        return on_server_neurons(self.probe.preferences(model, self._probe_images), model, self.module.model)
 
     def evaluate_client(self, task: Task) -> dict[str, float]:
         """Score a client's own model on its own test part."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedfeat.data.partition_parts import ClientSplit, class_counts, owners_of, pixel_permutation
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.errors import ConfigError
-from fedfeat.seeding import derive_seed
+from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.types import Parts
 
 if TYPE_CHECKING:
@@ -135,6 +135,22 @@ class FederatedData:
             if self._pixels is not None and client_id is not None:
                 x = self._pixels.of_client(x, client_id)
             yield x, self._test.labels[chosen]
+
+    def images_by_class(self, count: int, seed: int) -> list[Tensor]:
+        """Draw up to ``count`` training examples of each class, as the network reads them without augmentation.
+
+        Returns:
+            For each class float32 ``(count, C, H, W)``, the same at every call.
+        """
+        draw = numpy_generator(seed, "images by class")
+        mine = np.unique(self.split.train.indices)
+        labels = self._train.labels.cpu().numpy()[mine]
+        found = []
+        for label in range(self.dataset.num_classes):
+            chosen = draw.permutation(mine[labels == label])[:count]
+            inputs = self._pipeline.test(self._train.inputs[self._on_device(chosen)])
+            found.append(self._permute(inputs, self._on_device(chosen)))
+        return found
 
     def val_batches(self, batch_size: int, client_id: int | None = None) -> Iterator[Batch]:
         """Yield the validation examples of one client, or of all, without augmentation."""

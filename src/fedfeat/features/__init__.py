@@ -1,0 +1,1 @@
+"""What the neurons of a network encode, as pure functions on tensors."""

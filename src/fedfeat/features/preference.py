@@ -1,0 +1,240 @@
+"""Class preference vectors: which class each neuron works for, and how far layers and clients differ in that.
+
+Equations are those of Psi-Net ("Heterogeneous Federated Learning") and Fed2 (KDD 2021), whose text leaves open
+where and how the averages are taken; every such choice is an argument.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from fedfeat.errors import ConfigError
+from fedfeat.features.capture import Point, captured, eval_mode, layer_points
+from fedfeat.models.network import Network
+
+PrefAt = Literal["post_act", "pre_act"]
+PrefReduce = Literal["product_then_mean", "mean_then_product"]
+PrefScore = Literal["logit", "prob"]
+PrefNeg = Literal["clamp", "abs", "keep"]
+
+NO_CLASS = -1
+"""Primary class of a neuron without any positive preference, see `primary_classes`."""
+EPSILON = 1e-12
+"""Added to every preference before division, so that a neuron without any gets the uniform vector."""
+
+
+class Preferences(NamedTuple):
+    """Raw class preference vectors of all weighted layers of one network.
+
+    Attributes:
+        layers: Paths of the layers in the order in which they run, the last layer included.
+        vectors: P_l of each layer, float32 (neurons, classes), on the CPU.
+    """
+
+    layers: tuple[str, ...]
+    vectors: tuple[Tensor, ...]
+
+
+class Normalised(NamedTuple):
+    """Normalised vectors of one layer.
+
+    Attributes:
+        vectors: Each neuron's vector with sum 1, float32 (neurons, classes).
+        num_zero: Neurons that had no preference at all and got the uniform vector.
+    """
+
+    vectors: Tensor
+    num_zero: int
+
+
+def class_preferences(
+    network: Network,
+    images_by_class: Tensor | Sequence[Tensor],
+    pref_at: PrefAt = "post_act",
+    pref_reduce: PrefReduce = "product_then_mean",
+    pref_score: PrefScore = "logit",
+) -> Preferences:
+    """Compute p_{l,i,c} = mean_b A_{l,i}(x_{c,b}) dZ_c / dA_{l,i}(x_{c,b}) (Psi-Net Eq. 2, Fed2 Eq. 9).
+
+    Each class costs one forward and one backward pass over its images, for all layers together. The network runs
+    in eval mode and is left as it was; parameters get no gradients.
+
+    Args:
+        network: The network.
+        images_by_class: Inputs of the network, (C, B, *input_shape) or C tensors (B_c, *input_shape). A class
+            without images gets preferences of 0.
+        pref_at: ``post_act``: A is the output of the activation behind the layer (and its norm), or where none
+            follows that of the norm or the layer; ``pre_act``: what that activation reads.
+        pref_reduce: ``product_then_mean``: A and gradient are multiplied element by element, then averaged over
+            images and positions; ``mean_then_product``: averaged first.
+        pref_score: Z_c is the ``logit`` or the ``prob`` (softmax) of the class. Where the network does not have
+            the class, its logit -inf, preferences are 0.
+    """
+    _check_choice("pref_at", pref_at, PrefAt)
+    _check_choice("pref_reduce", pref_reduce, PrefReduce)
+    _check_choice("pref_score", pref_score, PrefScore)
+    if len(images_by_class) != network.num_classes:
+        raise ValueError(
+            f"images_by_class must have one entry for each of the {network.num_classes} classes, "
+            f"but it has {len(images_by_class)}."
+        )
+    points = {layer: getattr(found, pref_at) for layer, found in layer_points(network).items()}
+    # A caller may be in inference mode, as Lightning is in validation.
+    with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
+        by_class = [
+            _one_class(network, points, images, label, pref_reduce, pref_score)
+            for label, images in enumerate(images_by_class)
+        ]
+    return Preferences(
+        tuple(points), tuple(torch.stack(columns, dim=1) for columns in zip(*by_class, strict=True))
+    )
+
+
+def _one_class(
+    network: Network, points: dict[str, Point], images: Tensor, label: int, pref_reduce: str, pref_score: str
+) -> list[Tensor]:
+    """Give the preferences of all layers for one class, each (neurons,)."""
+    nothing = [torch.zeros(point.neurons) for point in points.values()]
+    if len(images) == 0:
+        return nothing
+    with captured(network, points) as taken:
+        # A copy, because autograd cannot keep tensors of inference mode.
+        logits = network(images.to(next(network.parameters())).clone())
+    if torch.isneginf(logits[:, label]).all():
+        return nothing
+    scores = logits if pref_score == "logit" else logits.softmax(dim=1)
+    activations = [taken[layer] for layer in points]
+    # Examples do not touch each other in eval mode, so the gradient of the sum holds that of each of them.
+    gradients = torch.autograd.grad(scores[:, label].sum(), activations, allow_unused=True)
+    return [
+        none if gradient is None else _reduce(activation.detach(), gradient, pref_reduce)
+        for none, activation, gradient in zip(nothing, activations, gradients, strict=True)
+    ]
+
+
+def _reduce(activation: Tensor, gradient: Tensor, pref_reduce: str) -> Tensor:
+    """Average over images and positions: (B, neurons, ...) to (neurons,)."""
+    # The logit -inf of a class that the network lacks has gradient 0, but their product would be NaN.
+    activation, gradient = activation.float().masked_fill(activation.isneginf(), 0.0), gradient.float()
+    dims = (0, *range(2, activation.ndim))
+    if pref_reduce == "product_then_mean":
+        return (activation * gradient).mean(dims).cpu()
+    return (activation.mean(dims) * gradient.mean(dims)).cpu()
+
+
+def normalise(p: Tensor, pref_neg: PrefNeg = "clamp") -> Normalised:
+    """Divide each neuron's vector by its sum: the P-hat of Psi-Net Eq. 5 (Fed2 Eq. 17).
+
+    Args:
+        p: Raw vectors (neurons, classes).
+        pref_neg: Negative preferences become 0 (``clamp``), positive (``abs``), or stay (``keep``, Eq. 5 to the
+            letter: a sum near 0 gives large values, a negative one turns all signs).
+    """
+    _check_choice("pref_neg", pref_neg, PrefNeg)
+    p = p.double()
+    if pref_neg != "keep":
+        p = p.clamp(min=0) if pref_neg == "clamp" else p.abs()
+    num_zero = int((p == 0).all(dim=1).sum())
+    p = p + EPSILON
+    return Normalised((p / p.sum(dim=1, keepdim=True)).float(), num_zero)
+
+
+def primary_classes(p: Tensor) -> Tensor:
+    """Give each neuron's class of largest preference (Psi-Net section 3.1), int64 (neurons,).
+
+    Where the largest is exactly 0 there is none: such a neuron is dead, or works against the classes of its group
+    and cannot reach the others. It gets ``NO_CLASS``, not the first of the zeros.
+
+    Args:
+        p: Raw vectors (neurons, classes).
+    """
+    largest, classes = p.max(dim=1)
+    return classes.masked_fill(largest == 0, NO_CLASS)
+
+
+def total_variance(p: Tensor, pref_neg: PrefNeg = "clamp") -> float:
+    """Compute TV_l, the mean distance of a layer's normalised vectors from their mean (Psi-Net Eq. 5, Fed2 Eq. 17).
+
+    Args:
+        p: Raw vectors (neurons, classes).
+        pref_neg: See `normalise`.
+    """
+    vectors = normalise(p, pref_neg).vectors.double()
+    return float((vectors - vectors.mean(dim=0)).norm(dim=1).mean())
+
+
+def alignment(primaries: Iterable[Tensor]) -> Tensor:
+    """Give for each neuron of a layer the share of client pairs with the same primary class, float64 (neurons,).
+
+    Of n clients, n_c with primary class c, it is sum_c n_c (n_c - 1) / (n (n - 1)). Clients in which a neuron has
+    no class do not count for it; NaN where fewer than two are left.
+
+    Args:
+        primaries: Each client's `primary_classes` of the layer, (neurons,).
+    """
+    labels = (
+        torch.stack(list(primaries), dim=1) - NO_CLASS
+    )  # (neurons, clients), column 0 of counts for no class
+    counts = torch.zeros(len(labels), int(labels.max()) + 1, dtype=torch.float64)
+    counts.scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float64))
+    counts = counts[:, 1:]
+    total = counts.sum(dim=1)
+    return (counts * (counts - 1)).sum(dim=1) / (total * (total - 1))
+
+
+def alignment_distance(vectors: Iterable[Tensor]) -> float:
+    """Compute Fed2's alignment objective (Eq. 10) for one layer, averaged over client pairs and neurons.
+
+    D is the squared Euclidean distance, for which the sum over all pairs of M clients is
+    M sum_m |P_m|^2 - |sum_m P_m|^2: one client is needed at a time.
+
+    Args:
+        vectors: Each client's normalised vectors of the layer, (neurons, classes).
+    """
+    clients, squares, total = 0, 0.0, torch.zeros((), dtype=torch.float64)
+    neurons = 0
+    for client in vectors:
+        client = client.double()
+        clients, neurons = clients + 1, len(client)
+        squares += float(client.square().sum())
+        total = total + client
+    if clients < 2:
+        raise ValueError(f"alignment_distance needs at least two clients, but it got {clients}.")
+    pairs = clients * (clients - 1) / 2
+    return max(0.0, clients * squares - float(total.square().sum())) / (pairs * neurons)
+
+
+def choose_depth(tv: Sequence[float], tau: float = 0.5) -> int:
+    """Give the number of shared layers: those before TV first exceeds min + tau (max - min).
+
+    The papers threshold TV without naming the threshold; tau = 0.5 is this project's choice.
+
+    Args:
+        tv: TV of each layer, first to last.
+        tau: Height of the threshold between the smallest and the largest TV, from 0 to 1.
+
+    Returns:
+        From 0 (the first layer exceeds) to ``len(tv)`` (none does, as where all are equal).
+    """
+    if not 0 <= tau <= 1:
+        raise ConfigError.rule("tau", "be from 0 to 1", tau)
+    if not tv or not all(math.isfinite(value) for value in tv):
+        raise ValueError(f"tv must be finite values, at least one, but it is {list(tv)}.")
+    threshold = tv_threshold(tv, tau)
+    return next((i for i, value in enumerate(tv) if value > threshold), len(tv))
+
+
+def tv_threshold(tv: Sequence[float], tau: float = 0.5) -> float:
+    """Give the threshold of `choose_depth`, min + tau (max - min)."""
+    return min(tv) + tau * (max(tv) - min(tv))
+
+
+def _check_choice(key: str, value: object, allowed: object) -> None:
+    choices = get_args(allowed)
+    if value not in choices:
+        raise ConfigError.rule(key, f"be one of {', '.join(choices)}", value)
