@@ -16,6 +16,7 @@ from fedfeat.diagnostics import AlignmentProbe, on_server_neurons
 from fedfeat.errors import ClientError
 from fedfeat.features.preference import Preferences
 from fedfeat.fitting import LocalTrainer, begin_fit, quiet
+from fedfeat.models.network import Network
 from fedfeat.seeding import derive_seed
 from fedfeat.tree import is_finite
 from fedfeat.types import Networks, Scores, Task, Update
@@ -141,8 +142,10 @@ class Worker:
     def preferences(self, module: ClientModule) -> Preferences:
         """Take the class preferences of a module's model, on the server's neurons."""
         assert self.probe is not None
-        model = module.to(self.data.device).model
-        return on_server_neurons(self.probe.preferences(model, self._probe_images), model, self.module.model)
+        own, whole = module.to(self.data.device).model, self.module.model
+        assert isinstance(own, Network)
+        assert isinstance(whole, Network)
+        return on_server_neurons(self.probe.preferences(own, self._probe_images), own, whole)
 
     def evaluate_client(self, task: Task) -> dict[str, float]:
         """Score a client's own model on its own test part."""
