@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from fedfeat.federation import Plan
     from fedfeat.fitting import LocalTrainer
     from fedfeat.loggers.base import RoundLogger
+    from fedfeat.models.grouped import GroupSeparation
     from fedfeat.models.network import Network
     from fedfeat.types import Networks
+    from fedfeat.worker import WorkerSettings
 
 _log = logging.getLogger("fedfeat")
 
@@ -65,7 +67,9 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     client = hydra.utils.instantiate(cfg.algorithm.client, _convert_="all")
     optimizer = hydra.utils.instantiate(cfg.optimizer, _convert_="all")
     build_client = _with(client, optimizer=optimizer)
-    networks = _networks(cfg, config, data)
+    networks = _networks(
+        cfg, config, data, partial(_warmed_depth, data, optimizer, trainer, settings, run_dir)
+    )
     probe = hydra.utils.instantiate(cfg.diagnostics, _convert_="all") or None
     executor = hydra.utils.instantiate(cfg.executor, _convert_="all")(
         lambda: Worker(data, networks, build_client, trainer, settings, probe)
@@ -111,7 +115,28 @@ def _build_data(cfg: DictConfig, config: dict[str, Any], trainer: "LocalTrainer"
     return data.pooled() if config["algorithm"]["pooled"] else data
 
 
-def _networks(cfg: DictConfig, config: dict[str, Any], data: "FederatedData") -> "Networks":
+def _warmed_depth(
+    data: "FederatedData",
+    optimizer: Any,
+    trainer: "LocalTrainer",
+    settings: "WorkerSettings",
+    run_dir: Path,
+    structure: "GroupSeparation",
+    build: "Callable[[], Network]",
+) -> "GroupSeparation":
+    from fedfeat.warmup import depth_by_warmup
+
+    return replace(
+        structure, depth=depth_by_warmup(structure, build, data, optimizer, trainer, settings, run_dir)
+    )
+
+
+def _networks(
+    cfg: DictConfig,
+    config: dict[str, Any],
+    data: "FederatedData",
+    choose_depth: Callable[..., "GroupSeparation"],
+) -> "Networks":
     import torch
 
     from fedfeat.networks import OneNetwork, separated
@@ -131,6 +156,8 @@ def _networks(cfg: DictConfig, config: dict[str, Any], data: "FederatedData") ->
 
     if not structure:
         return OneNetwork(lambda: seeded(base))
+    if structure.depth == "auto":
+        structure = choose_depth(structure, lambda: seeded(base))
     return separated(structure, base, seeded, data.class_counts, tuple(dataset.classes), seed)
 
 

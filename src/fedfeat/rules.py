@@ -84,6 +84,13 @@ _SHARE = interval("[0, 1)")
 _POSITIVE = interval("(0, inf)")
 _NOT_NEGATIVE = interval("[0, inf)")
 
+KEYS = (
+    *("name", "group", "seed", "debug", "resume"),
+    *("data", "partition", "model", "structure", "algorithm", "optimizer", "schedule", "trainer", "executor"),
+    *("federation", "diagnostics", "logger", "paths", "published"),
+)
+"""All keys at the top; ``published`` holds a paper's numbers for the report, and only presets have it."""
+
 RULES = (
     Rule("seed", integer(0)),
     Rule("name", _TEXT),
@@ -133,9 +140,28 @@ RULES = (
     Rule("partition.cap", _BOOL),
     Rule("partition.distinct", _BOOL),
     Rule("data.loader.download", _BOOL),
+    Rule("diagnostics.every", integer(1)),
+    Rule("diagnostics.images_per_class", integer(1)),
+    Rule("diagnostics.pref_at", one_of("post_act", "pre_act")),
+    Rule("diagnostics.pref_reduce", one_of("product_then_mean", "mean_then_product")),
+    Rule("diagnostics.pref_score", one_of("logit", "prob")),
+    Rule("diagnostics.pref_neg", one_of("clamp", "abs", "keep")),
+    Rule("structure.layer_unit", one_of("block", "conv")),
+    Rule("structure.width_policy", one_of("nearest", "ceil", "floor", "uneven")),
+    Rule("structure.boundary", one_of("slice", "dense")),
+    Rule("structure.groups", integer(1), optional=True),
+    Rule("structure.norm_shared", one_of("bn", "gn1", "none")),
+    Rule("structure.norm_group", one_of("gn", "none")),
+    Rule("structure.separate", _BOOL),
+    Rule("structure.warmup_epochs", integer(1)),
+    Rule("structure.tau", interval("[0, 1]")),
+    Rule("structure.trim", _BOOL),
     Rule("algorithm.client.personal", list_of(_TEXT)),
     Rule("algorithm.client.mu", _NOT_NEGATIVE),
+    Rule("algorithm.client.softmax_scope", one_of("all", "present_classes", "kept_groups")),
     Rule("algorithm.server.weighting", one_of("samples", "uniform")),
+    Rule("algorithm.server.pairing", one_of("presence", "all")),
+    Rule("algorithm.server.group_weighting", one_of("samples", "uniform", "class_count")),
 )
 
 
@@ -156,7 +182,7 @@ def check(config: Mapping[str, Any]) -> None:
             raise ConfigError.rule(rule.key, rule.test.text, value)
     for key, text, value in _broken_pairs(config):
         raise ConfigError.rule(key, text, value)
-    _check_federation_keys(config)
+    _check_unread_keys(config)
 
 
 def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -174,12 +200,18 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "federation.local_steps", f"be null beside federation.local_epochs ({epochs})", steps
 
 
-def _check_federation_keys(config: Mapping[str, Any]) -> None:
-    """Refuse ``+federation.x``: no constructor receives this section, so nothing else would notice."""
-    known = [rule.key.removeprefix("federation.") for rule in RULES if rule.key.startswith("federation.")]
-    for key in config.get("federation") or {}:
-        if key not in known:
-            raise ConfigError.unknown(f"federation.{key}", known)
+def _check_unread_keys(config: Mapping[str, Any]) -> None:
+    """Refuse ``+x`` and ``+federation.x``: no constructor receives them, so nothing else would notice."""
+    of_federation = [
+        rule.key.removeprefix("federation.") for rule in RULES if rule.key.startswith("federation.")
+    ]
+    for prefix, keys, known in (
+        ("", config, KEYS),
+        ("federation.", config.get("federation") or {}, of_federation),
+    ):
+        for key in keys:
+            if key not in known:
+                raise ConfigError.unknown(f"{prefix}{key}", known)
 
 
 def _look_up(config: Mapping[str, Any], key: str) -> Any:

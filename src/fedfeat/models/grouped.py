@@ -60,6 +60,8 @@ class GroupSeparation:
         class_map: Which group learns which classes, see `class_map.class_sets` (4.3d).
         norm_shared: After shared convolutions: ``bn``, ``gn1`` (one group) or ``none`` (4.3g).
         norm_group: After grouped convolutions: ``gn``, which never crosses groups, or ``none``.
+        warmup_epochs: Epochs of ``depth=auto``'s warm-up on the pooled data; the papers say at least 50.
+        tau: Its threshold between smallest and largest total variance; the papers give none (4.3i).
         width_factor: Factor on the widths of the grouped layers, or ``match``: the one that comes nearest to the
             parameters of the network as it was.
         separate: False keeps widths and norms but no separation: the ablation "FedAvg + GN".
@@ -74,6 +76,8 @@ class GroupSeparation:
     class_map: str | Sequence[Sequence[int]] = "contiguous"
     norm_shared: Literal["bn", "gn1", "none"] = "bn"
     norm_group: Literal["gn", "none"] = "gn"
+    warmup_epochs: int = 10
+    tau: float = 0.5
     width_factor: float | Literal["match"] = 1.0
     separate: bool = True
     trim: bool = False
