@@ -54,22 +54,20 @@ def depth_by_warmup(
     path = run_dir / FILE
     if path.exists():
         return int(json.loads(path.read_text())["depth"])
-    worker = Worker(
-        data.pooled(),
-        OneNetwork(build),
-        partial(ClientModule, optimizer=optimizer),
-        trainer,
-        settings,
-        AlignmentProbe(),
-    )
+    client = partial(ClientModule, optimizer=optimizer)
+    worker = Worker(data.pooled(), OneNetwork(build), client, trainer, settings, AlignmentProbe())
     steps = spec.warmup_epochs * worker.steps_per_epoch(0)
     worker.fit(Task(0, 0, Weights(snapshot(worker.module.model)), None, steps))
     names, values = _tv_of_layers(worker, spec.layer_unit)
     threshold = tv_threshold(values, spec.tau)
-    depth = min(max(choose_depth(values, spec.tau), 1), len(values) - 1)
+    depth = max(choose_depth(values, spec.tau), 1)
+    if depth < len(values):
+        why = f"the next one, {names[depth]}, has total variance {values[depth]:.3f}"
+    else:
+        why = "no hidden layer exceeds the threshold, so only the last layer is split"
     reason = (
-        f"structure.depth=auto: {depth} of {len(values)} layers stay shared; the next one, {names[depth]}, has total "
-        f"variance {values[depth]:.3f} (threshold {threshold:.3f}) after {spec.warmup_epochs} epochs of warm-up."
+        f"structure.depth=auto: {depth} of {len(values) + 1} layers stay shared; {why} (threshold {threshold:.3f}) "
+        f"after {spec.warmup_epochs} epochs of warm-up."
     )
     _log.info(reason)
     save_figure(
@@ -88,7 +86,10 @@ def depth_by_warmup(
 
 
 def _tv_of_layers(worker: Worker, unit: str) -> tuple[list[str], list[float]]:
-    """Give name and TV of each layer; a block of several convolutions has their mean."""
+    """Give name and TV of each hidden layer; a block of several convolutions has their mean.
+
+    The last layer is left out: each of its neurons is a class, so its TV is near the largest there is in any network.
+    """
     model = worker.module.model
     assert isinstance(model, Network)
     preferences = worker.preferences(worker.module)
@@ -105,4 +106,4 @@ def _tv_of_layers(worker: Worker, unit: str) -> tuple[list[str], list[float]]:
             names.append(path.split(".")[1] if unit == "block" else path.partition(".")[2])
             values.append([])
         values[number].append(tv[path])
-    return names, [sum(found) / len(found) for found in values]
+    return names[:-1], [sum(found) / len(found) for found in values[:-1]]
