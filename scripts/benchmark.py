@@ -26,10 +26,11 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedfeat.assembly import build_experiment
+from fedfeat.choices import CONFIGS
 from fedfeat.experiment import Experiment
 from fedfeat.federation import run_rounds
 from fedfeat.sampling import sample_cohort
-from fedfeat.train import CONFIGS, _build
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def build(w: Workload, folder: Path) -> Experiment:
         cfg = compose("train", overrides(w))
     # compose() knows no Hydra run time; the paths are this script's.
     cfg.paths.root = str(folder)
-    return _build(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
+    return build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
 
 
 def ours(e: Experiment) -> Iterator[None]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from fedfeat.choices import options
 from fedfeat.errors import ConfigError, UserError
 
 # Lines that Hydra and OmegaConf add for programmers.
@@ -58,7 +59,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _of_library(error: BaseException) -> str | None:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
-        rule = f"be one of {', '.join(error.options)}" if error.options else f"name a file of configs/{group}"
+        known = error.options or options(group)  # Hydra gives none for an item of a list
+        rule = f"be one of {', '.join(known)}" if known else f"name a file of configs/{group}"
         return str(ConfigError.rule(group, rule, option))
     if isinstance(error, OverrideParseException):
         reason = _without_asides(error.message).removeprefix(f"Error parsing override '{error.override}' ")
@@ -71,12 +73,6 @@ def _of_library(error: BaseException) -> str | None:
         return str(ConfigError.unknown(error.full_key or "", known))
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return f"{error.full_key} must have a value, but it has none: {_without_asides(str(error))}."
-    if isinstance(error, ValueError) and str(error).startswith("Config group override"):
-        return (
-            "A group such as model must be given the name of one of its options, but it is not: "
-            + str(error)
-            + "."
-        )
     return None
 
 

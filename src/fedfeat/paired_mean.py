@@ -69,8 +69,10 @@ class PairedMean:
             weights: Its weight for each group of the whole; 0 where it does not contribute.
             rows: See `rows_of`.
         """
+        if not self._groups or not any(weights):
+            return
         if not self._sums:
-            self._sums = {key: self._zeros(key, params[key]) for key in self._groups}
+            self._sums = {key: self._nothing(key, params[key]) for key in self._groups}
         self._first = [old or weight for old, weight in zip(self._first, weights, strict=True)]
         alphas = [w / first if first else 0.0 for w, first in zip(weights, self._first, strict=True)]
         self._totals = [total + alpha for total, alpha in zip(self._totals, alphas, strict=True)]
@@ -79,11 +81,11 @@ class PairedMean:
             torch._foreach_add_(list(self._sums.values()), own, alpha=alphas[0])
             return
         for key, total in self._sums.items():
-            self._add_rows(key, total, params[key].detach(), torch.tensor(alphas), rows)
+            self._add_rows(key, total, params[key].detach(), alphas, rows)
 
-    def _add_rows(self, key: str, total: Tensor, own: Tensor, alphas: Tensor, rows: Rows | None) -> None:
+    def _add_rows(self, key: str, total: Tensor, own: Tensor, alphas: list[float], rows: Rows | None) -> None:
         index = torch.arange(len(total)) if rows is None else rows[key]
-        factors = alphas[self._groups[key][index]]
+        factors = torch.tensor(alphas, dtype=total.dtype)[self._groups[key][index]]
         chosen = factors > 0
         shape = (-1, *[1] * (own.dim() - 1))
         total.index_add_(0, index[chosen], own[chosen].to(total.dtype) * factors[chosen].view(shape))
@@ -103,7 +105,8 @@ class PairedMean:
         mean = total / divisors.clamp_min(torch.finfo(total.dtype).tiny).view(shape)
         return torch.where((divisors > 0).view(shape), mean.to(previous.dtype), previous)
 
-    def _zeros(self, key: str, like: Tensor) -> Tensor:
+    def _nothing(self, key: str, like: Tensor) -> Tensor:
         half = like.dtype in (torch.float16, torch.bfloat16)
         shape = (len(self._groups[key]), *like.shape[1:])
-        return torch.zeros(shape, dtype=torch.float32 if half else like.dtype)
+        # Minus zero, because with it even a zero keeps its sign.
+        return torch.full(shape, -0.0, dtype=torch.float32 if half else like.dtype)

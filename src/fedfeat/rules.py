@@ -89,7 +89,7 @@ KEYS = (
     *("data", "partition", "model", "structure", "algorithm", "optimizer", "schedule", "trainer", "executor"),
     *("federation", "diagnostics", "logger", "paths", "published"),
 )
-"""All keys at the top; ``published`` holds a paper's numbers for the report, and only presets have it."""
+"""All keys at the top; ``published`` holds a paper's numbers (`runs.published_numbers`), and only presets have it."""
 
 RULES = (
     Rule("seed", integer(0)),

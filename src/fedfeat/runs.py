@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -63,8 +63,31 @@ def read_run(path: Path) -> Run:
         # The run directory arrives in several keys, by interpolation.
         if key != "seed" and not (isinstance(value, str) and "/" in value and path.name in Path(value).parts)
     }
-    published = flatten(config.get("published") or {}, "/")
-    return Run(path, summary, setting, published, read_metrics(path / "metrics.csv"))
+    return Run(path, summary, setting, published_numbers(config), read_metrics(path / "metrics.csv"))
+
+
+def published_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what a paper published for a configuration, by quantity.
+
+    ``published`` holds a number per quantity or, where the paper has one per setting, nested choices: ``by`` names
+    keys of the configuration, and their values, one after the other, lead to the number, for example
+    ``{by: [algorithm.name, partition.alpha], fedavg: 0.8, fed2: {0.1: 0.7, 0.5: 0.9}}``. A setting that is not among
+    them has none.
+    """
+    values = flatten(config, ".")
+    chosen = {quantity: _choose(node, values) for quantity, node in (config.get("published") or {}).items()}
+    return {key: value for key, value in flatten(chosen, "/").items() if value is not None}
+
+
+def _choose(node: Any, values: Mapping[str, Any]) -> Any:
+    if not isinstance(node, Mapping) or "by" not in node:
+        return node
+    for key in node["by"]:
+        if not isinstance(node, Mapping):
+            break  # the paper's number does not depend on the keys that are left
+        options = {str(option): child for option, child in node.items()}
+        node = options.get(str(values.get(key)))
+    return None if isinstance(node, Mapping) else node
 
 
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -86,19 +86,21 @@ def accepts_all_names(target, call):
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_experiment_runs_a_round_on_few_examples(experiment, cli, tmp_path):
-    """On random images of the shape of its data set, since real ones need files; models keep their size."""
+def test_the_mini_form_of_every_experiment_runs_a_round(experiment, cli, tmp_path):
+    """On a few random images of the shape of its data set, since real ones need files; models keep their size."""
     config = OmegaConf.to_container(composed(f"experiment={experiment}"), resolve=True)
     shapes = {"digits": ([1, 8, 8], 10), "mnist": ([1, 28, 28], 10), "fashion_mnist": ([1, 28, 28], 10),
               "cifar10": ([3, 32, 32], 10), "cifar100": ([3, 32, 32], 100)}  # fmt: skip
     shape, num_classes = shapes[config["data"]["name"]]
     num_clients = min(config["federation"]["num_clients"], 10)
     overrides = [
-        f"experiment={experiment}", "data=synthetic", f"data.loader.shape={str(shape).replace(' ', '')}",
-        f"data.loader.num_classes={num_classes}", f"data.loader.num_train={max(300, 4 * num_classes)}",
-        "data.loader.num_test=40", f"federation.num_clients={num_clients}", "federation.cohort_size=2",
-        "federation.fraction=null", "federation.num_rounds=1", "federation.local_epochs=null",
-        "federation.local_steps=1", "federation.batch_size=4", "trainer=cpu", "logger=none",
+        f"experiment={experiment}", "scale=mini",
+        "data=synthetic", f"data.loader.shape={str(shape).replace(' ', '')}",
+        f"data.loader.num_classes={num_classes}", f"data.loader.num_train={max(300, 10 * num_classes)}",
+        "data.loader.num_test=20", f"federation.num_clients={num_clients}",
+        f"federation.cohort_size={min(num_clients, 2)}", "federation.fraction=null", "federation.num_rounds=1",
+        "federation.local_epochs=null", "federation.local_steps=1", "federation.batch_size=4",
+        "trainer=cpu", "logger=none",
     ]  # fmt: skip
     outcome = cli(*overrides)
     assert outcome.code == 0, outcome.stderr

@@ -102,7 +102,8 @@ ACCEPTED = [
     ("partition.alpha", None),
     ("partition.val_fraction", 0.0),
     ("algorithm.server.weighting", "uniform"),
-    ("nobody.knows", "this key"),
+    ("model.width", "left to the constructor"),
+    ("published", {"global/acc": 0.9}),
 ]
 
 
@@ -185,6 +186,12 @@ def test_a_key_of_the_federation_that_nothing_reads_is_refused():
     )
     with pytest.raises(ConfigError, match=sentence):
         check({"federation": {"num_clients": 3, "nu": 1}})
+
+
+def test_a_key_at_the_top_that_nothing_reads_is_refused():
+    sentence = r"^nothing must be a known key, but there is none of that name; known there: name, group, seed"
+    with pytest.raises(ConfigError, match=sentence):
+        check({"seed": 0, "nothing": {"deep": 1}})
 
 
 def test_every_key_of_the_default_federation_is_known():

@@ -80,7 +80,9 @@ class Fed2Server:
             ConfigError: The network is not separated into groups.
         """
         if not isinstance(model, GroupedNetwork):
-            raise ConfigError("algorithm/server=fed2 needs a group-separated network: add structure=grouped.")
+            raise ConfigError(
+                "algorithm/server=fed2 must have groups, but structure=none or separate=false has none."
+            )
         sent = sent_keys(federation.policies)
         grouped = keys_with(federation.policies, GROUPED)
         sets = model.class_sets

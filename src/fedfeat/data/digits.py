@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from fedfeat.data.examples import Dataset, Examples, channel_moments
+from fedfeat.data.subset import limited
 from fedfeat.seeding import numpy_generator
 
 SPLIT_SEED = 0
@@ -15,8 +16,13 @@ MAX_GREY = 16
 """Grey values of the UCI file run from 0 to 16."""
 
 
-def digits() -> Dataset:
-    """Load the digits with a fixed split that holds a fifth of every class for testing."""
+def digits(num_train: int | None = None, num_test: int | None = None) -> Dataset:
+    """Load the digits with a fixed split that holds a fifth of every class for testing.
+
+    Args:
+        num_train: At most so many training examples, see `subset.limited`.
+        num_test: At most so many test examples.
+    """
     from sklearn.datasets import load_digits  # slow to import, and needed here alone
 
     raw = load_digits()
@@ -27,7 +33,8 @@ def digits() -> Dataset:
         for mask in (~test, test)
     ]
     mean, std = channel_moments(splits[0].inputs)
-    return Dataset("digits", splits[0], splits[1], tuple(str(label) for label in raw.target_names), mean, std)
+    classes = tuple(str(label) for label in raw.target_names)
+    return limited(Dataset("digits", splits[0], splits[1], classes, mean, std), num_train, num_test)
 
 
 def _stratified_mask(labels: np.ndarray, fraction: float) -> np.ndarray:

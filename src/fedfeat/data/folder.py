@@ -13,6 +13,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedfeat.data.examples import Dataset, Examples, channel_moments
+from fedfeat.data.subset import limited
 from fedfeat.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ def image_folder(
     image_size: int | None = None,
     channels: int | None = None,
     cache_dir: str | Path | None = None,
+    num_train: int | None = None,
+    num_test: int | None = None,
 ) -> Dataset:
     """Load the user's own images; class names and channel moments come from the training part.
 
@@ -56,6 +59,8 @@ def image_folder(
         image_size: Scale and centre-crop every image to this square; None needs images of one size.
         channels: 1 (grey) or 3 (RGB) converts every image; None needs all images to agree.
         cache_dir: Where the decoded arrays are kept; None decodes every time.
+        num_train: At most so many training examples, see `subset.limited`.
+        num_test: At most so many test examples.
     """
     if image_size is not None and image_size < 1:
         raise ConfigError.rule("data.loader.image_size", "be at least 1 or null", image_size)
@@ -63,7 +68,8 @@ def image_folder(
         raise ConfigError.rule("data.loader.channels", "be 1, 3 or null", channels)
     train, test, classes = read_splits(Path(root).expanduser(), image_size, channels, cache_dir)
     mean, std = channel_moments(train.inputs)
-    return Dataset(Path(root).expanduser().resolve().name, train, test, classes, mean, std)
+    name = Path(root).expanduser().resolve().name
+    return limited(Dataset(name, train, test, classes, mean, std), num_train, num_test)
 
 
 def read_splits(

@@ -13,6 +13,7 @@ import torch
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.folder import read_splits
+from fedfeat.data.subset import limited
 from fedfeat.errors import ConfigError, DataError
 
 NETWORK_TIMEOUT_S = 10
@@ -63,7 +64,14 @@ SOURCES = {
 }
 
 
-def named(name: str, root: str | Path, download: bool = True, cache_dir: str | Path | None = None) -> Dataset:
+def named(
+    name: str,
+    root: str | Path,
+    download: bool = True,
+    cache_dir: str | Path | None = None,
+    num_train: int | None = None,
+    num_test: int | None = None,
+) -> Dataset:
     """Load a well-known data set.
 
     Looked for below ``root``, in this order: torchvision's files, ``<name>/{train,test}/<class>/*``,
@@ -74,10 +82,16 @@ def named(name: str, root: str | Path, download: bool = True, cache_dir: str | P
         root: Folder of the data.
         download: Whether to fetch what is not there, through torchvision and its checksums.
         cache_dir: Where decoded image folders are kept; None decodes every time.
+        num_train: At most so many training examples, see `subset.limited`.
+        num_test: At most so many test examples.
     """
     if name not in SOURCES:
         raise ConfigError.rule("data.loader.name", f"be one of {', '.join(SOURCES)}", name)
-    source, root = SOURCES[name], Path(root).expanduser()
+    return limited(_whole(name, Path(root).expanduser(), download, cache_dir), num_train, num_test)
+
+
+def _whole(name: str, root: Path, download: bool, cache_dir: str | Path | None) -> Dataset:
+    source = SOURCES[name]
     if (root / source.folder).is_dir():
         return _from_torchvision(name, source, root)
     for folder in (root / name, root):

@@ -47,8 +47,8 @@ class RoundLogger(Protocol):
     def finish(self, summary: dict[str, Any]) -> None:
         """Note the content of ``summary.json``."""
 
-    def close(self) -> None:
-        """Release files and threads; called once, also after a failure."""
+    def close(self, failed: bool = False) -> None:
+        """Release files and threads; called once, also where an exception ended the run (`failed`)."""
 
 
 def flatten(tree: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:

@@ -70,7 +70,7 @@ class ConsoleLogger:
         if self._console is not None:
             self._console.print(summary_table(summary))
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()

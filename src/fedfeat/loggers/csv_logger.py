@@ -96,7 +96,7 @@ class CsvLogger:
     def finish(self, summary: dict[str, Any]) -> None:
         """The rows say it all."""
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Close both files."""
         self._metrics.close()
         self._clients.close()

@@ -48,6 +48,6 @@ class TensorBoardLogger:
             "summary", "\n".join(f"    {line}" for line in text.splitlines()), self._last_round
         )
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Close the event file."""
         self._writer.close()

@@ -87,9 +87,9 @@ class WandbLogger:
         """Write the summary, keys joined by ``/`` (``final/global/acc``)."""
         self._run.summary.update(flatten(summary))
 
-    def close(self) -> None:
-        """Close the run."""
-        self._run.finish()
+    def close(self, failed: bool = False) -> None:
+        """Close the run; W&B shows it as failed instead of finished if it did not come to its end."""
+        self._run.finish(exit_code=int(failed))
 
 
 def run_id(run_dir: Path) -> str:

@@ -152,11 +152,7 @@ class Adapter:
         """Give the norm behind the convolution that was just built."""
         if not self.entered:
             return None if self.spec.norm_shared == "none" else _shared_norm(self.spec.norm_shared, width)
-        if self.spec.norm_group == "none":
-            return None
-        return (
-            layers.grouped_norm(self.widths) if self.spec.separate else nn.GroupNorm(self.num_groups, width)
-        )
+        return None if self.spec.norm_group == "none" else layers.grouped_norm(self.widths)
 
     def _shared_width(self, layer: nn.Module, width: int) -> int:
         """Give the width of a shared layer: the last one in front of slices is cut into G equal parts."""
@@ -204,9 +200,10 @@ class Adapter:
         return entry, new
 
     def _require_even(self, convs: dict[str, nn.Conv2d]) -> None:
-        widths = sorted({c for conv in convs.values() for c in (conv.in_channels, conv.out_channels)})
-        if any(width % self.num_groups for width in widths):
-            rule = f"divide the widths {widths} of a residual block, which cannot be rounded"
+        sizes = {c for conv in convs.values() for c in (conv.in_channels, conv.out_channels)}
+        sizes |= {conv.groups for conv in convs.values() if conv.groups > 1}
+        if any(size % self.num_groups for size in sizes):
+            rule = f"divide the widths {sorted(sizes)} of a residual block, which cannot be rounded"
             raise ConfigError.rule("structure.groups", rule, self.num_groups)
         if self.spec.boundary == "dense" and not self.entered:
             raise ConfigError.rule("structure.boundary", "be slice in front of a residual block", "dense")

@@ -73,11 +73,13 @@ def class_sets(
 
 
 def _explicit(lists: Sequence[Sequence[int]], groups: int | None, num_classes: int) -> ClassSets:
-    sets = tuple(tuple(int(c) for c in classes) for classes in lists)
-    held = sorted(c for classes in sets for c in classes)
-    if held != list(range(num_classes)) or not all(sets):
+    if not isinstance(lists, list | tuple) or not all(isinstance(classes, list | tuple) for classes in lists):
+        raise ConfigError.rule("structure.class_map", f"be one of {', '.join(MAPS)}, or lists", lists)
+    held = [c for classes in lists for c in classes]
+    if set(map(type, held)) != {int} or sorted(held) != list(range(num_classes)) or not all(lists):
         rule = f"hold each of the {num_classes} classes once and no empty list"
-        raise ConfigError.rule("structure.class_map", rule, [list(classes) for classes in sets])
+        raise ConfigError.rule("structure.class_map", rule, lists)
+    sets = tuple(tuple(sorted(classes)) for classes in lists)
     if groups is not None and groups != len(sets):
         raise ConfigError.rule("structure.groups", f"be the {len(sets)} lists of structure.class_map", groups)
     return sets

@@ -4,6 +4,7 @@ Layers 1..s stay shared; the later ones are split into G groups, each with its o
 Where the papers leave a choice open, the option is here with the reading that is the default (METHODS 4.3).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,7 +52,8 @@ class GroupSeparation:
 
     Attributes:
         groups: G; None is one group per class.
-        depth: Shared layers s; ``last6`` splits the last six (Fed2's default, at least one layer stays shared);
+        depth: Shared layers s; ``last6`` splits the last six, Fed2's default, and in networks of fewer than nine layers
+            the last two thirds, as six are of vgg9;
             ``auto`` chooses by total variance after a warm-up (4.3i), before the network is built.
         layer_unit: What counts as a layer: a ``block`` of the network, or each ``conv`` and linear layer (4.3f).
         width_policy: Where G does not divide a width: ``nearest`` multiple (half up), ``ceil``, ``floor``, or
@@ -94,7 +96,7 @@ class GroupSeparation:
             isinstance(self.depth, int) or self.depth in ("last6", "auto")
         ):
             raise ConfigError.rule("structure.depth", "be last6, auto or a number of layers", self.depth)
-        if self.width_factor != "match" and not float(self.width_factor) > 0:
+        if self.width_factor != "match" and not _is_positive(self.width_factor):
             raise ConfigError.rule("structure.width_factor", "be above 0, or match", self.width_factor)
         if self.trim and self.width_policy == "uneven":
             raise ConfigError.rule(
@@ -117,7 +119,11 @@ class GroupSeparation:
         if self.depth == "auto":
             raise ValueError("depth=auto must be replaced by a number before the network is built.")
         least = 1 if self.boundary == "slice" else 0
-        depth = max(layers - 6, 1) if self.depth == "last6" else self.depth
+        depth = layers - min(6, 2 * layers // 3) if self.depth == "last6" else self.depth
+        if layers <= least:
+            raise ConfigError(
+                f"structure must separate a network of at least {least + 1} layers, but this one has {layers}."
+            )
         if not least <= depth < layers:
             rule = f"be between {least} and {layers - 1} for this network of {layers} layers"
             raise ConfigError.rule("structure.depth", rule, depth)
@@ -147,7 +153,9 @@ class GroupSeparation:
         import torch
 
         wanted = sum(p.numel() for p in network.parameters())
-        low, high = 0.05, 4.0 * len(sets) ** 0.5
+        # With widths times f a grouped layer has f * f / G of its weights, one that reads shared features f / G: f = G
+        # brings them all back, up to rounding.
+        low, high = 0.05, 2.0 * len(sets)
         size = partial(self._size, network, sets)
         with torch.device("meta"):
             for _ in range(30):
@@ -157,3 +165,7 @@ class GroupSeparation:
 
     def _size(self, network: Network, sets: ClassSets, factor: float) -> int:
         return sum(p.numel() for p in replace(self, width_factor=factor)(network, sets).parameters())
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -1,0 +1,217 @@
+"""Presets of Psi-Net and Fed2: their numbers, their sweeps, and what each ablation changes."""
+
+from itertools import product
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from fedfeat.choices import CONFIGS
+from fedfeat.loggers.base import flatten
+from fedfeat.rules import check
+from fedfeat.runs import published_numbers
+
+PRESETS = {path.stem for path in (CONFIGS / "experiment" / "fed2").glob("*.yaml")} - {
+    "base",
+    "base_dirichlet",
+}
+SWEEPS = {path.stem: path for path in (CONFIGS / "sweep" / "fed2").glob("*.yaml")}
+
+# Per cent, as METHODS 8.1 has them: the axis, and per value what FedAvg and what ours reaches.
+CLASSES, CLIENTS, GROUPS, DEPTH = (
+    "partition.classes_per_client", "federation.num_clients", "structure.groups", "structure.depth"
+)  # fmt: skip
+TABLES = {
+    "t1_vgg9": (CLASSES, {3: (82, 83), 4: (84, 88), 5: (85, 88), 10: (88, 90)}),
+    "t1_mbnet": (CLASSES, {3: (67, 86), 4: (71, 88), 5: (79, 90), 10: (85, 91)}),
+    "t1_vgg16": (CLASSES, {30: (61, 64), 40: (64, 67), 50: (65, 68), 100: (66, 70)}),
+    "t2_vgg9": (CLIENTS, {10: (85, 88), 20: (86, 88), 50: (83, 86), 100: (83, 87)}),
+    "t2_mbnet": (CLIENTS, {10: (79, 90), 20: (85, 90), 50: (81, 89), 100: (78, 88)}),
+    "fig5_norm": (CLASSES, {4: (84.13, 88.26)}),
+    "fig6_groups": (GROUPS, {10: (65.3, 68), 20: (65.3, 68), 100: (65.3, 67.2)}),
+    "fig7_depth_c10": (DEPTH, {2: (86, 82), 4: (86, 87), 6: (86, 89), 9: (86, 90), 12: (86, 89), 13: (86, 87)}),
+    "fig7_depth_c100": (DEPTH, {2: (65, 53), 4: (65, 62), 6: (65, 67), 9: (65, 68), 12: (65, 69), 13: (65, 68)}),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh_hydra(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDFEAT_ROOT", str(tmp_path))
+    monkeypatch.delenv("FEDFEAT_DATA", raising=False)
+    GlobalHydra.instance().clear()
+    yield
+    GlobalHydra.instance().clear()
+
+
+def composed(*overrides):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return OmegaConf.to_container(compose("train", list(overrides)), resolve=True)
+
+
+def put(config, key, value):
+    """Set a dotted key of a plain configuration."""
+    *path, last = key.split(".")
+    for part in path:
+        config = config[part]
+    config[last] = value
+
+
+def axes(name):
+    """The values of each axis of a sweep, as Hydra reads them."""
+    params = OmegaConf.load(SWEEPS[name]).hydra.sweeper.params
+    found = {}
+    for key, values in params.items():
+        (override,) = OverridesParser.create().parse_overrides([f"{key}={values}"])
+        found[key] = list(override.sweep_string_iterator()) if override.is_sweep_override() else [str(values)]
+    return found
+
+
+def test_every_preset_has_a_sweep_and_says_its_commands():
+    assert set(SWEEPS) == PRESETS | {"ablation"}
+    for name, path in SWEEPS.items():
+        preset = "t1_vgg9" if name == "ablation" else name
+        command = f"# fedfeat --multirun experiment=fed2/{preset} sweep=fed2/{name}\n"
+        assert command in path.read_text()
+        if name in PRESETS:
+            assert command in (CONFIGS / "experiment" / "fed2" / f"{name}.yaml").read_text()
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fed2", "psi_net"])
+@pytest.mark.parametrize("preset", TABLES)
+def test_the_published_number_of_every_setting(preset, algorithm):
+    key, table = TABLES[preset]
+    config = composed(f"experiment=fed2/{preset}", f"algorithm={algorithm}")
+    for value, (fedavg, ours) in table.items():
+        if algorithm == "fedavg" and key.startswith("structure."):
+            assert flatten(config, ".").get(key) is None
+        else:
+            put(config, key, value)
+        percent = fedavg if algorithm == "fedavg" else ours
+        assert published_numbers(config) == {"global/acc": pytest.approx(percent / 100)}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_point_of_a_sweep_has_its_name_and_its_table(name):
+    """Composed once per algorithm; further axes are plain keys, which must be there."""
+    grid = axes(name)
+    preset = "t1_vgg9" if name == "ablation" else name
+    for algorithm in grid.pop("algorithm", ["centralized"]):
+        last = [f"{key}={values[-1]}" for key, values in grid.items()]
+        config = composed(f"experiment=fed2/{preset}", f"algorithm={algorithm}", *last)
+        check(config)
+        assert config["group"] == f"fed2/{preset}"
+        assert config["algorithm"]["name"] == algorithm
+        assert config["name"].startswith(preset)
+    if preset in TABLES and name in PRESETS:
+        key, table = TABLES[preset]
+        assert grid.get(key, [str(value) for value in table]) == [str(value) for value in table]
+
+
+def test_local_epochs_and_rounds_of_the_comparisons_with_fedma():
+    """Workloads per client of METHODS 8.1 and 4.3k."""
+
+    def work(preset, algorithm, *overrides):
+        config = composed(f"experiment=fed2/{preset}", f"algorithm={algorithm}", *overrides)
+        federation = config["federation"]
+        assert (federation["num_clients"], config["partition"]["alpha"]) == (16, 0.5)
+        return federation["local_epochs"], federation["num_rounds"]
+
+    for epochs, rounds in {10: 200, 20: 100, 50: 40, 100: 20}.items():
+        assert work("fig4b_budget", "fed2", f"federation.local_epochs={epochs}") == (epochs, rounds)
+    found = {
+        (algorithm, epochs): work("fig7_compute", algorithm, f"federation.local_epochs={epochs}")[1]
+        for algorithm, epochs in product(("fedavg", "psi_net"), (1, 20, 50))
+    }
+    assert found == {
+        ("fedavg", 1): 1000, ("fedavg", 20): 100, ("fedavg", 50): 40,
+        ("psi_net", 1): 1000, ("psi_net", 20): 60, ("psi_net", 50): 40,
+    }  # fmt: skip
+    assert work("fig6_rounds", "fedavg") == work("fig6_rounds", "fedprox") == (20, 100)
+    assert work("fig6_rounds", "fed2") == (50, 100)
+    assert work("fig9", "fed2") == work("fig4a", "fedavg") == (20, 54)
+
+
+def test_published_numbers_of_the_figures():
+    def numbers(preset, algorithm, *overrides):
+        return published_numbers(composed(f"experiment=fed2/{preset}", f"algorithm={algorithm}", *overrides))
+
+    assert numbers("fig9", "fedavg") == {"global/acc": 0.857}
+    assert numbers("fig9", "fedavg", "federation.local_epochs=50") == {}
+    assert numbers("fig5_norm", "fedavg_bn") == {"global/acc": 0.8546}
+    assert numbers("fig5_norm", "fed2_no_norm") == {}
+    fig6 = numbers("fig6_rounds", "fed2")
+    assert fig6["global/acc"] == 0.8829
+    assert fig6["to_target/0.8829/rounds"] == 40
+    assert numbers("fig7_compute", "fed2", "federation.local_epochs=1")["global/acc"] == 0.8996
+    assert numbers("t1_vgg9", "fed2", "partition.classes_per_client=7") == {}
+
+
+@pytest.mark.parametrize(
+    ("published", "expected"),
+    [
+        (None, {}),
+        ({"global/acc": 0.9}, {"global/acc": 0.9}),
+        ({"global": {"acc": 0.9}}, {"global/acc": 0.9}),
+        ({"x": {"by": ["a.b"], "1": 5}}, {"x": 5}),
+        ({"x": {"by": ["a.b", "c"], 1: {"u": 5, "v": 6}}}, {"x": 6}),
+        ({"x": {"by": ["c", "a.b"], "v": 7}}, {"x": 7}),
+        ({"x": {"by": ["c"], "u": 7}}, {}),
+        ({"x": {"by": ["c"], "v": {"1": 7}}}, {}),
+        ({"x": {"by": ["missing"], "v": 7}}, {}),
+    ],
+)
+def test_choices_of_published_numbers(published, expected):
+    assert published_numbers({"a": {"b": 1}, "c": "v", "published": published}) == expected
+
+
+@pytest.mark.parametrize(
+    ("arm", "base", "changes"),
+    [
+        ("fedavg_restricted", "fedavg", {"algorithm.client.softmax_scope": "present_classes"}),
+        ("fedavg_bn", "fedavg", {"model.norm": "bn"}),
+        ("fed2_unpaired", "fed2", {"algorithm.server.pairing": "all"}),
+        ("fed2_no_norm", "fed2", {"structure.norm_shared": "none", "structure.norm_group": "none"}),
+        ("fed2_wide", "fed2", {"structure.width_factor": "match"}),
+        ("psi_net", "fed2", {"structure.trim": True}),
+    ],
+)
+def test_an_ablation_changes_one_thing_only(arm, base, changes):
+    found, expected = (
+        flatten(composed("experiment=fed2/t1_vgg9", f"algorithm={name}"), ".") for name in (arm, base)
+    )
+    assert found == expected | changes | {"algorithm.name": arm, "name": f"t1_vgg9-{arm}"}
+
+
+def test_fedavg_gn_has_the_widths_and_group_norms_of_fed2_and_is_dense():
+    found, grouped, fedavg = (composed(f"algorithm={name}") for name in ("fedavg_gn", "fed2", "fedavg"))
+    assert found["structure"] == grouped["structure"] | {"separate": False, "norm_shared": "none"}
+    assert found["algorithm"] == fedavg["algorithm"] | {"name": "fedavg_gn"}
+
+
+@pytest.mark.parametrize(
+    "arm", ["fedavg_restricted", "fedavg_bn", "fedavg_gn", "fed2_unpaired", "fed2_no_norm", "fed2_wide"]
+)
+def test_every_ablation_runs(arm, cli, tmp_path):
+    outcome = cli(
+        f"algorithm={arm}", "federation.num_rounds=1", "federation.local_epochs=null",
+        "federation.local_steps=1", "federation.cohort_size=2", "trainer=cpu",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    assert f'"algorithm": "{arm}"' in (tmp_path / "run" / "summary.json").read_text()
+
+
+def test_a_sweep_lies_in_the_folder_of_its_preset(cli, tmp_path):
+    """One axis narrowed on the command line; folders name what differs, without the preset's slash."""
+    outcome = cli(
+        "--multirun", "experiment=fed2/t1_vgg9", "sweep=fed2/t1_vgg9", "algorithm=fedavg", "seed=0",
+        "partition.classes_per_client=3,4", "data=synthetic", "data.loader.num_train=100", "data.loader.num_test=10",
+        "federation.num_rounds=0", "model=mlp", "trainer=cpu",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    folder = tmp_path / "logs" / "sweeps" / "fed2" / "t1_vgg9"
+    runs = [path.parent for path in folder.rglob("summary.json")]
+    assert len(runs) == 2
+    assert {path.parent for path in runs} == {folder}
+    assert all(path.name.startswith("algorithm=fedavg,") for path in runs)

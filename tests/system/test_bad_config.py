@@ -1,0 +1,223 @@
+"""Configurations that are refused for what they say, before any work.
+
+One readable sentence, a non-zero exit code, and not a byte of an earlier run changed.
+"""
+
+import pytest
+from refusals import command, digest, refused
+
+from fedfeat.errors import ConfigError
+
+# An earlier finished run in the same directory makes no difference to any of them.
+BEFORE_ANY_WORK = [
+    (
+        "unknown key",
+        "federation.num_clint=3",
+        r"federation\.num_clint must be a known key, but there is none of that name; known there: num_",
+    ),
+    (
+        "unknown key at the top",
+        "sed=3",
+        r"sed must be a known key, but there is none of that name; known there: name",
+    ),
+    (
+        "unknown group option",
+        "model=nothing",
+        r"model must be one of digits_cnn, .*, but it is 'nothing'",
+    ),
+    (
+        "unknown preset",
+        "experiment=nothing",
+        r"experiment must be one of cifar10_10x5, .*, but it is 'nothing'",
+    ),
+    ("unknown logger", "logger=nothing", r"logger must be one of all, console, .*, but it is 'nothing'"),
+    (
+        "unknown logger in a list",
+        "logger=[csv,nothing]",
+        r"logger must be one of all, console, .*, but it is 'nothing'",
+    ),
+    (
+        "forced unknown key of a group without target",
+        "+federation.nu=1",
+        r"federation\.nu must be a known key, but there is none of that name; known there: num_",
+    ),
+    (
+        "wrong type",
+        "federation.num_rounds=many",
+        r"federation\.num_rounds must be an integer of at least 0, but it is 'many'",
+    ),
+    (
+        "unfinished list",
+        "federation.targets=[0.5",
+        r"federation\.targets=\[0\.5 must be .*, but it is not: no viable alternative at inpu",
+    ),
+    (
+        "no value",
+        "seed",
+        r"seed must be key=value as Hydra's .*, but it is not: missing EQUAL at '<EOF>'",
+    ),
+    ("missing value", "seed=???", r"seed must be set, but it is '\?\?\?'"),
+    (
+        "dangling interpolation",
+        "seed=${nowhere.seed}",
+        r"seed must have a value, but it has none: Interpolation key 'nowhere\.",
+    ),
+    (
+        "forced unknown key at the top",
+        "+nothing=1",
+        r"nothing must be a known key, but there is none of that name; known there: name, group, seed",
+    ),
+    (
+        "forced unknown section",
+        "+nothing.at.all=1",
+        r"nothing must be a known key, but there is none of that name; known there: name, group, seed",
+    ),
+    ("number for a section", "federation=3", r"federation must be one of default, but it is 3"),
+    ("null for a section", "federation=null", r"federation must be one of default, but it is None"),
+    ("number for a half", "algorithm/client=3", r"algorithm/client must be one of fedavg, .*, but it is 3"),
+    ("number in a list", "logger=[csv,3]", r"logger must be one of all, console, .*, but it is 3"),
+    ("number in a sweep", "--multirun model=mlp,3", r"model must be one of digits_cnn, .*, but it is 3"),
+    (
+        "text over a section",
+        "optimizer.lr.x=3",
+        r"optimizer\.lr\.x must be a known key, but there is none of that name; known there: none",
+    ),
+    ("negative seed", "seed=-1", r"seed must be an integer of at least 0, but it is -1"),
+    ("resume perhaps", "resume=perhaps", r"resume must be one of auto, never, but it is 'perhaps'"),
+    ("debug perhaps", "debug=perhaps", r"debug must be true or false, but it is 'perhaps'"),
+    (
+        "no clients",
+        "federation.num_clients=0",
+        r"federation\.num_clients must be an integer of at least 1, but it is 0",
+    ),
+    (
+        "half a client",
+        "federation.num_clients=1.5",
+        r"federation\.num_clients must be an integer of at least 1, but it is 1\.5",
+    ),
+    (
+        "negative rounds",
+        "federation.num_rounds=-1",
+        r"federation\.num_rounds must be an integer of at least 0, but it is -1",
+    ),
+    ("fraction 0", "federation.fraction=0", r"federation\.fraction must be in \(0, 1\], but it is 0"),
+    ("fraction 1.5", "federation.fraction=1.5", r"federation\.fraction must be in \(0, 1\], but it is 1\.5"),
+    (
+        "cohort larger than clients",
+        "federation.cohort_size=5",
+        r"federation\.cohort_size must be at most federation\.num_clients \(4\), but it is 5",
+    ),
+    (
+        "both cohort and fraction",
+        "federation.cohort_size=2 federation.fraction=0.5",
+        r"federation\.fraction must be null beside .*, but it is 0\.5",
+    ),
+    (
+        "batch 0",
+        "federation.batch_size=0",
+        r"federation\.batch_size must be an integer of at least 1, but it is 0",
+    ),
+    (
+        "no epochs",
+        "federation.local_epochs=0",
+        r"federation\.local_epochs must be in \(0, inf\), but it is 0",
+    ),
+    (
+        "both epochs and steps",
+        "federation.local_steps=2",
+        r"federation\.local_steps must be null .*, but it is 2",
+    ),
+    (
+        "neither epochs nor steps",
+        "federation.local_epochs=null",
+        r"federation\.local_epochs must be set .*, but it is None",
+    ),
+    (
+        "opt_state maybe",
+        "federation.opt_state=maybe",
+        r"federation\.opt_state must be one of reset, keep, but it is 'maybe'",
+    ),
+    (
+        "eval_every 0",
+        "federation.eval_every=0",
+        r"federation\.eval_every must be an integer of at least 1, but it is 0",
+    ),
+    ("target 2", "federation.targets=[2]", r"federation\.targets must be a list in .*, but it is \[2\]"),
+    (
+        "on_client_error perhaps",
+        "federation.on_client_error=perhaps",
+        r"federation\.on_client_error must be one of raise, skip, but it is 'perhaps'",
+    ),
+    (
+        "all stragglers",
+        "federation.straggler_fraction=1",
+        r"federation\.straggler_fraction must be in \[0, 1\), but it is 1",
+    ),
+    ("learning rate -1", "optimizer.lr=-1", r"optimizer\.lr must be in \(0, inf\), but it is -1"),
+    ("learning rate 0", "optimizer.lr=0", r"optimizer\.lr must be in \(0, inf\), but it is 0"),
+    ("learning rate nan", "optimizer.lr=nan", r"optimizer\.lr must be in \(0, inf\), but it is nan"),
+    ("momentum 1", "optimizer.momentum=1", r"optimizer\.momentum must be in \[0, 1\), but it is 1"),
+    ("gamma 2", "schedule=step schedule.gamma=2", r"schedule\.gamma must be in \(0, 1\], but it is 2"),
+    (
+        "clipping -1",
+        "trainer.gradient_clip_val=-1",
+        r"trainer\.gradient_clip_val must be in \(0, inf\), but it is -1",
+    ),
+    (
+        "precision 12-bit",
+        "trainer.precision=12-bit",
+        r"trainer\.precision must be one of .*, but it is '12-bit'",
+    ),
+    ("no devices", "trainer.devices=0", r"trainer\.devices must be a number of .*, but it is 0"),
+    (
+        "threads 0",
+        "trainer.num_threads=0",
+        r"trainer\.num_threads must be an integer of at least 1, but it is 0",
+    ),
+    (
+        "alpha 0",
+        "partition=dirichlet partition.alpha=0",
+        r"partition\.alpha must be in \(0, inf\), but it is 0",
+    ),
+    (
+        "val_fraction 1",
+        "partition.val_fraction=1",
+        r"partition\.val_fraction must be in \[0, 1\), but it is 1",
+    ),
+    (
+        "mu -1",
+        "algorithm=fedprox algorithm.client.mu=-1",
+        r"algorithm\.client\.mu must be in \[0, inf\), but it is -1",
+    ),
+    (
+        "weighting foo",
+        "algorithm.server.weighting=foo",
+        r"algorithm\.server\.weighting must be one of samples, uniform, but it is 'foo'",
+    ),
+    (
+        "resume never",
+        "resume=never",
+        r"hydra\.run\.dir must be a new directory under resume=never, but .*/run holds a run",
+    ),
+    (
+        "another configuration",
+        "seed=7",
+        r"hydra\.run\.dir must be a new directory .*, but .*/run holds a run with seed=0 instead of 7",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"), [row[1:] for row in BEFORE_ANY_WORK], ids=[row[0] for row in BEFORE_ANY_WORK]
+)
+def test_refused_before_any_work(cli, small, finished, tmp_path, overrides, sentence):
+    before = digest(finished)
+    refused(cli(*command(small, overrides, tmp_path)), sentence)
+    assert digest(finished) == before
+
+
+def test_debug_shows_the_stack(cli, small):
+    with pytest.raises(
+        ConfigError, match=r"^partition\.min_size must be between 1 and 15 .*, but it is 1000\.$"
+    ):
+        cli(*small, "partition=dirichlet", "partition.min_size=1000", "debug=true")

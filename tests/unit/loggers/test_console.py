@@ -1,0 +1,57 @@
+"""The terminal: a bar, lines and the table of final metrics."""
+
+import io
+
+import pytest
+from entries import SUMMARY, record, write
+
+from fedfeat.loggers.console import ConsoleLogger, format_bytes, summary_table
+
+
+def console(terminal):
+    from rich.console import Console
+
+    return Console(file=io.StringIO(), width=120, force_terminal=terminal)
+
+
+def test_console_without_terminal_prints_a_line_per_evaluated_round(tmp_path):
+    out = console(False)
+    rounds = [record(0), record(1, evaluated=False), record(2, **{"comm/total_bytes": 1_500_000})]
+    write(ConsoleLogger(out), tmp_path, rounds)
+    lines = out.file.getvalue().splitlines()
+    assert lines[0] == "round 0/4  acc 0.0000  loss 1.0000"
+    assert lines[1].startswith("round 2/4  acc 0.2000  loss 0.3333  comm 1.5 MB")
+    assert lines[1].endswith("s/round")
+    assert not any("round 1/4" in line for line in lines)
+
+
+def test_console_with_terminal_moves_a_bar(tmp_path):
+    out = console(True)
+    logger = ConsoleLogger(out)
+    write(logger, tmp_path, [record(3), record(4)], resumed=2, finish=False)
+    logger._progress.refresh()
+    assert "4/4" in out.file.getvalue()
+    assert "acc 0.4000" in out.file.getvalue()
+    logger.finish(SUMMARY)
+    logger.close()
+    assert not logger._progress.live.is_started
+
+
+def test_summary_table_shows_last_best_and_targets():
+    out = console(False)
+    out.print(summary_table(SUMMARY))
+    text = out.file.getvalue()
+    cells = [
+        [cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if "│" in line
+    ]
+    assert ["global/acc", "0.4", "0.3"] in cells
+    assert ["comm/total_bytes", "2.5 MB", ""] in cells
+    assert ["to 0.3", "round 3, 1.5 kB", ""] in cells
+    assert ["not reached", "0.9", ""] in cells
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e9, "2.5 GB"), (3e15, "3e+03 TB")]
+)
+def test_format_bytes(count, text):
+    assert format_bytes(count) == text

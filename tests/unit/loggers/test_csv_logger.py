@@ -1,0 +1,101 @@
+"""metrics.csv and clients.csv: what was logged can be read back, also after an interruption."""
+
+import tracemalloc
+
+from entries import record, rows, run, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedfeat.figures import read_metrics
+from fedfeat.loggers.csv_logger import CLIENT_COLUMNS, CsvLogger
+
+
+def test_csv_holds_evaluated_rounds_and_their_clients(tmp_path):
+    write(CsvLogger(), tmp_path, [record(0), record(1, evaluated=False), record(2)])
+    found = rows(tmp_path / "metrics.csv")
+    assert list(found[0]) == ["round", "cohort_size", "global/acc", "train/loss"]
+    assert [(row["round"], row["cohort_size"], row["global/acc"]) for row in found] == [
+        ("0", "3", "0.0"),
+        ("2", "3", "0.2"),
+    ]
+    clients = rows(tmp_path / "clients.csv")
+    assert tuple(clients[0]) == CLIENT_COLUMNS
+    assert CLIENT_COLUMNS[:3] == ("round", "client_id", "num_examples")
+    assert [(row["round"], row["client_id"]) for row in clients] == [
+        ("0", "0"),
+        ("0", "1"),
+        ("2", "0"),
+        ("2", "1"),
+    ]
+    assert clients[3]["personal_acc"] == ""
+    assert float(clients[3]["train_loss"]) == 1 / 3
+
+
+@given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=5))
+def test_csv_keeps_every_float(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("floats")
+    write(CsvLogger(), path, [record(i, x=value) for i, value in enumerate(values)])
+    assert read_metrics(path / "metrics.csv")["x"].tolist() == values
+
+
+def test_a_new_metric_adds_a_column_to_the_rows_before(tmp_path):
+    logger = CsvLogger()
+    write(logger, tmp_path, [record(0), record(1, **{"personal/acc_mean": 0.5})], finish=False)
+    logger.log(record(2))
+    found = rows(tmp_path / "metrics.csv")  # readable while the run goes on
+    assert [row["personal/acc_mean"] for row in found] == ["", "0.5", ""]
+    assert [row["global/acc"] for row in found] == ["0.0", "0.1", "0.2"]
+    logger.finish({})
+    logger.close()
+
+
+def test_resume_drops_later_rounds_and_a_torn_line(tmp_path, caplog):
+    write(CsvLogger(), tmp_path, [record(0), record(1), record(2), record(3)])
+    for name in ("metrics.csv", "clients.csv"):
+        with open(tmp_path / name, "a") as file:
+            file.write("1,")
+    write(CsvLogger(), tmp_path, [record(2), record(3)], resumed=1)
+    assert [row["round"] for row in rows(tmp_path / "metrics.csv")] == ["0", "1", "2", "3"]
+    assert [row["round"] for row in rows(tmp_path / "clients.csv")] == list("00112233")
+    assert "dropped 1 torn line" in caplog.text
+
+
+def test_resume_gives_the_same_bytes_as_an_unbroken_run(tmp_path):
+    entries = [record(0), record(1, **{"personal/acc_mean": 0.5}), record(2), record(3)]
+    write(CsvLogger(), tmp_path / "a", entries)
+    write(CsvLogger(), tmp_path / "b", entries[:3])
+    write(CsvLogger(), tmp_path / "b", entries[2:], resumed=1)
+    for name in ("metrics.csv", "clients.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_line_torn_at_any_byte_costs_that_line_only(tmp_path):
+    write(CsvLogger(), tmp_path, [record(0), record(1), record(2)])
+    path = tmp_path / "metrics.csv"
+    whole = path.read_bytes()
+    last = whole.rindex(b"\n", 0, len(whole) - 1) + 1
+    for cut in range(last, len(whole)):
+        path.write_bytes(whole[:cut])
+        write(CsvLogger(), tmp_path, [record(2)], resumed=2 if cut % 2 else 1)
+        assert path.read_bytes() == whole
+
+
+def test_a_new_run_starts_new_files(tmp_path):
+    write(CsvLogger(), tmp_path, [record(0), record(1)])
+    write(CsvLogger(), tmp_path, [record(0)])
+    assert [row["round"] for row in rows(tmp_path / "metrics.csv")] == ["0"]
+
+
+def test_csv_memory_does_not_grow_with_the_rounds(tmp_path):
+    logger = CsvLogger()
+    logger.start(run(tmp_path))
+    logger.log(record(0, num_clients=500))
+    tracemalloc.start()
+    for round_idx in range(1, 21):
+        logger.log(record(round_idx, num_clients=500))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    logger.finish({})
+    logger.close()
+    assert (tmp_path / "clients.csv").stat().st_size > 400_000
+    assert kept < 100_000
