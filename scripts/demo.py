@@ -1,4 +1,4 @@
-"""FedAvg and FedProx against the two bounds on real digits, 10 clients with 3 classes each: `make demo`."""
+"""Fed2, FedAvg and FedProx between the two bounds on real digits, 10 clients with 3 classes each: `make demo`."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "logs" / "sweeps" / "demo"
 OUT = ROOT / "logs" / "demo"
-ALGORITHMS = "fedavg,fedprox,local,centralized"
+ALGORITHMS = "fed2,fedavg,fedprox,local,centralized"
 
 
 def main() -> None:

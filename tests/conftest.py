@@ -17,10 +17,12 @@ SMALL = (
     "data.loader.num_test=24",
     "partition=iid",
     "model=mlp",
+    "algorithm=fedavg",
     "model.hidden=[8]",
     "federation.num_clients=4",
     "federation.num_rounds=3",
     "federation.batch_size=8",
+    "federation.local_epochs=1",
     "trainer=cpu",
 )
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
@@ -119,12 +120,9 @@ def test_every_command_line_composes(command):
     ]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("train", single, return_hydra_config=True)
-    OmegaConf.set_readonly(cfg.hydra, False)
-    cfg.hydra.runtime.cwd = "."
-    plain = {
-        key: value for key, value in OmegaConf.to_container(cfg, resolve=False).items() if key != "hydra"
-    }
-    check(plain)
+    HydraConfig.instance().set_config(cfg)  # for ${hydra:runtime.cwd}
+    plain = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    check(OmegaConf.to_container(plain, resolve=True))
 
 
 def test_there_are_commands_to_compose():

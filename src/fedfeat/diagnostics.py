@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,9 @@ from fedfeat.figures import save_figure
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import ClassLinear
 from fedfeat.models.network import Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def align(preferences: dict[int, Preferences], pref_neg: PrefNeg = "clamp") -> A
 
     ``align/agreement`` is the share of client pairs with the same primary class, the mean over all hidden neurons;
     ``align/distance`` Fed2's Eq. 10 summed over layers; both also per layer, as is total variance
-    (``align/tv_<layer>``, mean over the clients).
+    (``align/tv_<layer>``, mean over the clients). A client counts for the neurons that its network has.
 
     Args:
         preferences: Client id to class preferences on the server's neurons, see `on_server_neurons`.
@@ -94,34 +98,53 @@ def align(preferences: dict[int, Preferences], pref_neg: PrefNeg = "clamp") -> A
     primaries, shares = [], []
     for i, layer in enumerate(layers):
         vectors = [client.vectors[i] for client in found]
-        primaries.append(tuple(primary_classes(v) for v in vectors))
+        present = [client.present[i] for client in found]
+        primaries.append(tuple(map(primary_classes, vectors)))
         shares.append(alignment(primaries[-1]))
         metrics[f"align/agreement_{layer}"] = _mean(shares[-1])
-        metrics[f"align/distance_{layer}"] = alignment_distance(
-            normalise(v, pref_neg).vectors for v in vectors
-        )
-        metrics[f"align/tv_{layer}"] = sum(total_variance(v, pref_neg) for v in vectors) / len(vectors)
+        normalised = (normalise(v, pref_neg).vectors for v in vectors)
+        metrics[f"align/distance_{layer}"] = alignment_distance(normalised, present)
+        tv = [total_variance(v[here], pref_neg) for v, here in zip(vectors, present, strict=True)]
+        metrics[f"align/tv_{layer}"] = sum(tv) / len(tv)
     metrics["align/agreement"] = _mean(torch.cat(shares))
-    metrics["align/distance"] = sum(metrics[f"align/distance_{layer}"] for layer in layers)
+    # A layer none of whose neurons two clients have, as small cohorts of trimmed networks leave, adds nothing.
+    known = [d for layer in layers if not math.isnan(d := metrics[f"align/distance_{layer}"])]
+    metrics["align/distance"] = sum(known) if known else float("nan")
     return Alignment(tuple(layers), tuple(primaries), tuple(preferences), metrics)
 
 
 def on_server_neurons(preferences: Preferences, own: Network, whole: Network) -> Preferences:
-    """Put a trimmed network's vectors at the places of the server's neurons; neurons that it lacks have zeros."""
+    """Put a trimmed network's vectors at the places of the server's neurons.
+
+    Neurons that it lacks have zeros there and are not ``present``.
+
+    Args:
+        preferences: Those of the client's network.
+        own: The client's network.
+        whole: The server's.
+    """
     if not isinstance(own, GroupedNetwork) or not isinstance(whole, GroupedNetwork):
         return preferences
     if own.class_sets == whole.class_sets:
         return preferences
     places = torch.tensor([whole.class_sets.index(classes) for classes in own.class_sets])
     grouped = {key.rpartition(".")[0] for key in own.group_rows()}
-    vectors = []
-    for layer, vector in zip(preferences.layers, preferences.vectors, strict=True):
-        if layer in grouped and not isinstance(own.get_submodule(layer), ClassLinear):
-            by_group = vector.view(len(places), -1, vector.shape[1])
-            full = torch.zeros(len(whole.class_sets), *by_group.shape[1:])
-            vector = full.index_copy(0, places, by_group).flatten(0, 1)
+    vectors, present = [], []
+    for layer, vector, here in zip(*preferences, strict=True):
+        if isinstance(own.get_submodule(layer), ClassLinear):  # its outputs are all classes already
+            here = torch.zeros_like(here)
+            here[[c for classes in own.class_sets for c in classes]] = True
+        elif layer in grouped:
+            vector, here = (_at(places, len(whole.class_sets), rows) for rows in (vector, here))
         vectors.append(vector)
-    return preferences._replace(vectors=tuple(vectors))
+        present.append(here)
+    return preferences._replace(vectors=tuple(vectors), present=tuple(present))
+
+
+def _at(places: Tensor, groups: int, rows: Tensor) -> Tensor:
+    """Put the rows of some groups, (kept * n, ...), at their places among those of all, (groups * n, ...)."""
+    by_group = rows.unflatten(0, (len(places), -1))
+    return by_group.new_zeros(groups, *by_group.shape[1:]).index_copy(0, places, by_group).flatten(0, 1)
 
 
 def _mean(shares: Tensor) -> float:
@@ -129,18 +152,21 @@ def _mean(shares: Tensor) -> float:
     return float(shares[~shares.isnan()].mean()) if not shares.isnan().all() else float("nan")
 
 
-def draw_encodings(path: Path, found: Mapping[str, Alignment], class_names: Sequence[str]) -> None:
-    """Draw the feature-encoding map of one round, runs side by side, to a PNG file.
+def encodings(found: Mapping[str, Alignment], class_names: Sequence[str]) -> Figure:
+    """Draw the feature-encoding maps of one or several runs side by side.
 
     Args:
-        path: The file.
         found: Name of each run to what was found in it.
         class_names: Names of the classes.
     """
-    encodings = {
-        name: dict(zip(alignment.layers, map(list, alignment.primaries), strict=True))
-        for name, alignment in found.items()
+    primaries = {
+        name: dict(zip(one.layers, map(list, one.primaries), strict=True)) for name, one in found.items()
     }
-    clients = next(iter(found.values())).client_ids
-    figure = encoding_map(encodings, class_names, client_names=[str(k) for k in clients])
-    save_figure(figure, path)
+    clients = {one.client_ids for one in found.values()}
+    names = [str(k) for k in clients.pop()] if len(clients) == 1 else None
+    return encoding_map(primaries, class_names, client_names=names)
+
+
+def draw_encodings(path: Path, found: Mapping[str, Alignment], class_names: Sequence[str]) -> None:
+    """Write `encodings` to a PNG file."""
+    save_figure(encodings(found, class_names), path)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from fedfeat.assembly import build_experiment
-from fedfeat.errors import CheckpointError, UserError
-from fedfeat.explain import explain
+from fedfeat.errors import CheckpointError
+from fedfeat.explain import as_user_error, explain
 from fedfeat.files import atomic_write_bytes
+from fedfeat.rules import check
 
 if TYPE_CHECKING:
     from fedfeat.diagnostics import Alignment
@@ -45,13 +46,13 @@ class Inspection(NamedTuple):
     class_names: tuple[str, ...]
 
 
-def inspect(run_dir: Path, round_idx: int | None, probe: dict[str, Any]) -> Inspection:
-    """Compare the clients of a run.
+def inspect(run_dir: Path, round_idx: int | None = None, **probe: Any) -> Inspection:
+    """Compare the clients of a run after one more local training from a checkpoint.
 
     Args:
         run_dir: Directory of the run.
         round_idx: Which checkpoint; None is the newest.
-        probe: Arguments of `diagnostics.AlignmentProbe`.
+        probe: Arguments of `diagnostics.AlignmentProbe`, such as ``images_per_class``.
 
     Raises:
         CheckpointError: There is no run or no such checkpoint.
@@ -63,6 +64,7 @@ def inspect(run_dir: Path, round_idx: int | None, probe: dict[str, Any]) -> Insp
     experiment, checkpoint = _open(run_dir, round_idx, probe)
     experiment.store.restore(checkpoint.manifest)
     worker, measured = experiment.executor.worker, {}
+    assert worker.probe is not None
     for result in experiment.executor.fit(_tasks(experiment, checkpoint)):
         if isinstance(result, Exception):
             raise result
@@ -73,9 +75,11 @@ def inspect(run_dir: Path, round_idx: int | None, probe: dict[str, Any]) -> Insp
     if payload is not None:
         worker.module.receive(payload, None)
         found = worker.preferences(worker.module)
-        layers, server_tv = short_names(found.layers), [total_variance(v) for v in found.vectors]
-    name, names = experiment.info.name, experiment.data.dataset.classes
-    return Inspection(name, checkpoint.round_idx, align(measured), layers, server_tv, names)
+        layers = short_names(found.layers)
+        server_tv = [total_variance(v, worker.probe.pref_neg) for v in found.vectors]
+    alignment = align(measured, worker.probe.pref_neg)
+    names = experiment.data.dataset.classes
+    return Inspection(experiment.info.name, checkpoint.round_idx, alignment, layers, server_tv, names)
 
 
 def _open(run_dir: Path, round_idx: int | None, probe: dict[str, Any]) -> "tuple[Experiment, Any]":
@@ -86,6 +90,7 @@ def _open(run_dir: Path, round_idx: int | None, probe: dict[str, Any]) -> "tuple
     assert isinstance(cfg, DictConfig)
     cfg.diagnostics = {"_target_": "fedfeat.diagnostics.AlignmentProbe", **probe}
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    check(config)
     experiment = build_experiment(cfg, config, run_dir)
     folder = experiment.checkpoints
     checkpoint = folder.load_latest() if round_idx is None else folder.load(round_idx)
@@ -106,6 +111,43 @@ def _tasks(experiment: "Experiment", checkpoint: Any) -> Any:
         yield Task(k, round_idx, payload, experiment.store.get(k), steps, factor, probe=True)
 
 
+def by_name(found: Sequence[Inspection]) -> dict[str, Inspection]:
+    """Name the runs, with a number in their order where several have the same name."""
+    names = [one.name for one in found]
+    return {
+        one.name if names.count(one.name) == 1 else f"{one.name} {number}": one
+        for number, one in enumerate(found, start=1)
+    }
+
+
+def rows(found: Sequence[Inspection]) -> list[list[str]]:
+    """Give header and rows of ``features.csv``: one row per run and layer; what does not exist is empty."""
+    table = [["run", "round", "layer", "agreement", "distance", "clients_tv", "server_tv"]]
+    for name, one in by_name(found).items():
+        metrics = one.alignment.metrics if one.alignment else {}
+        server = dict(zip(one.layers, one.server_tv, strict=True))
+        for layer in one.layers or (one.alignment.layers if one.alignment else ()):
+            values = [metrics.get(f"align/{what}_{layer}", "") for what in ("agreement", "distance", "tv")]
+            table.append([name, str(one.round_idx), layer, *map(str, values), str(server.get(layer, ""))])
+    return table
+
+
+def markdown(found: Sequence[Inspection], column: str) -> str:
+    """Set runs side by side in a table: one row per layer.
+
+    Args:
+        found: The runs.
+        column: What to show: ``agreement``, ``distance``, ``clients_tv`` or ``server_tv``.
+    """
+    header, *body = rows(found)
+    names, at = list(by_name(found)), header.index(column)
+    values = {(row[2], row[0]): f"{float(row[at]):.3f}" for row in body if row[at]}
+    lines = [["layer", *names], ["---"] * (len(names) + 1)]
+    layers = dict.fromkeys(layer for layer, _ in values)
+    lines += [[layer, *(values.get((layer, name), "") for name in names)] for layer in layers]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def write(found: Sequence[Inspection], out: Path) -> list[Path]:
     """Write the encoding map, the TV curve and the numbers per layer; give the paths."""
     from fedfeat.diagnostics import draw_encodings
@@ -113,32 +155,20 @@ def write(found: Sequence[Inspection], out: Path) -> list[Path]:
     from fedfeat.figures import save_figure
 
     paths = [out / "features.csv"]
-    rows = [["run", "round", "layer", "agreement", "distance", "clients_tv", "server_tv"]]
-    rows += [row for one in found for row in _rows(one)]
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    csv.writer(buffer, lineterminator="\n").writerows(rows(found))
     atomic_write_bytes(paths[0], buffer.getvalue().encode())
-    aligned = {one.name: one.alignment for one in found if one.alignment is not None}
+    named = by_name(found)
+    aligned = {name: one.alignment for name, one in named.items() if one.alignment is not None}
     if aligned:
         paths.append(out / "encoding_map.png")
         draw_encodings(paths[-1], aligned, found[0].class_names)
-    curves = {one.name: one.server_tv for one in found if one.server_tv and one.layers == found[0].layers}
+    curves = {n: one.server_tv for n, one in named.items() if one.server_tv and one.layers == found[0].layers}
     if curves:
-        paths.append(out / "total_variance.png")
+        # Not total_variance.png, which is the warm-up's of a run with structure.depth=auto.
+        paths.append(out / "server_total_variance.png")
         save_figure(tv_curve(found[0].layers, curves), paths[-1])
     return paths
-
-
-def _rows(one: Inspection) -> list[list[str]]:
-    metrics = one.alignment.metrics if one.alignment else {}
-    server = dict(zip(one.layers, one.server_tv, strict=True))
-    layers = one.alignment.layers if one.alignment else tuple(one.layers)
-    return [
-        [one.name, str(one.round_idx), layer]
-        + [str(metrics.get(f"align/{what}_{layer}", "")) for what in ("agreement", "distance", "tv")]
-        + [str(server.get(layer, ""))]
-        for layer in layers
-    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -160,14 +190,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "pref_reduce": args.pref_reduce, "pref_score": args.pref_score,
     }  # fmt: skip
     try:
-        found = [inspect(folder, args.round, probe) for folder in args.folders]
+        found = [inspect(folder, args.round, **probe) for folder in args.folders]
         for path in write(found, args.out or args.folders[0] / "figures"):
             print(path)
-    except UserError as error:
+    except Exception as error:
+        if as_user_error(error) is None:
+            raise
         print(f"fedfeat-features: {explain(error)}", file=sys.stderr)
         sys.exit(2)
-    for one in found:
+    for name, one in by_name(found).items():
         metrics = one.alignment.metrics if one.alignment else {}
-        print(
-            f"{one.name}, round {one.round_idx}: agreement {metrics.get('align/agreement', float('nan')):.3f}"
-        )
+        print(f"{name}, round {one.round_idx}: agreement {metrics.get('align/agreement', float('nan')):.3f}")

@@ -34,10 +34,13 @@ class Preferences(NamedTuple):
     Attributes:
         layers: Paths of the layers in the order in which they run, the last layer included.
         vectors: P_l of each layer, float32 (neurons, classes), on the CPU.
+        present: Which of the layer's neurons the network has, bool (neurons,): all, unless the vectors have been put
+            at the places of a larger network's neurons.
     """
 
     layers: tuple[str, ...]
     vectors: tuple[Tensor, ...]
+    present: tuple[Tensor, ...]
 
 
 class Normalised(NamedTuple):
@@ -90,9 +93,8 @@ def class_preferences(
             _one_class(network, points, images, label, pref_reduce, pref_score)
             for label, images in enumerate(images_by_class)
         ]
-    return Preferences(
-        tuple(points), tuple(torch.stack(columns, dim=1) for columns in zip(*by_class, strict=True))
-    )
+    vectors = tuple(torch.stack(columns, dim=1) for columns in zip(*by_class, strict=True))
+    return Preferences(tuple(points), vectors, tuple(torch.ones(len(p), dtype=torch.bool) for p in vectors))
 
 
 def _one_class(
@@ -187,26 +189,34 @@ def alignment(primaries: Iterable[Tensor]) -> Tensor:
     return (counts * (counts - 1)).sum(dim=1) / (total * (total - 1))
 
 
-def alignment_distance(vectors: Iterable[Tensor]) -> float:
-    """Compute Fed2's alignment objective (Eq. 10) for one layer, averaged over client pairs and neurons.
+def alignment_distance(vectors: Iterable[Tensor], present: Iterable[Tensor] | None = None) -> float:
+    """Compute Fed2's alignment objective (Eq. 10) for one layer, averaged over client pairs, then over neurons.
 
-    D is the squared Euclidean distance, for which the sum over all pairs of M clients is
+    D is the squared Euclidean distance, for which the sum over all pairs of a neuron's M clients is
     M sum_m |P_m|^2 - |sum_m P_m|^2: one client is needed at a time.
 
     Args:
         vectors: Each client's normalised vectors of the layer, (neurons, classes).
+        present: Which of these neurons each client has, bool (neurons,); all of them where None. Neurons that
+            fewer than two clients have do not count; NaN where there is no other.
     """
-    clients, squares, total = 0, 0.0, torch.zeros((), dtype=torch.float64)
-    neurons = 0
-    for client in vectors:
-        client = client.double()
-        clients, neurons = clients + 1, len(client)
-        squares += float(client.square().sum())
+    clients = 0
+    counts = squares = total = torch.zeros((), dtype=torch.float64)
+    masked: Iterable[tuple[Tensor, Tensor | None]] = (
+        ((client, None) for client in vectors) if present is None else zip(vectors, present, strict=True)
+    )
+    for client, mask in masked:
+        here = torch.ones(len(client), dtype=torch.bool) if mask is None else mask
+        client = client.double().masked_fill(~here[:, None], 0.0)
+        clients, counts = clients + 1, counts + here
+        squares = squares + client.square().sum(dim=1)
         total = total + client
     if clients < 2:
         raise ValueError(f"alignment_distance needs at least two clients, but it got {clients}.")
-    pairs = clients * (clients - 1) / 2
-    return max(0.0, clients * squares - float(total.square().sum())) / (pairs * neurons)
+    pairs = counts * (counts - 1) / 2
+    sums = (counts * squares - total.square().sum(dim=1)).clamp(min=0)
+    known = pairs > 0
+    return float((sums[known] / pairs[known]).mean())
 
 
 def choose_depth(tv: Sequence[float], tau: float = 0.5) -> int:

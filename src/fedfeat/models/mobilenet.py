@@ -6,6 +6,7 @@ from torch import nn
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import DEFAULT_NORM_GROUPS, Norm, image_channels, make_norm, named_layers
+from fedfeat.models.grouped_conv import GroupedConv2d
 from fedfeat.models.network import Block, Network
 
 STEM_WIDTH = 32
@@ -65,7 +66,7 @@ def _conv_norm_relu(
     n_in: int, n_out: int, kernel_size: int, stride: int, groups: int, norm: str, norm_groups: int
 ) -> list[tuple[str, nn.Module | None]]:
     # The source has no bias because its norm has one; without a norm the bias is needed.
-    conv = nn.Conv2d(
+    conv = (nn.Conv2d if groups == 1 else GroupedConv2d)(
         n_in,
         n_out,
         kernel_size,
