@@ -13,10 +13,11 @@ from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition_parts import ClientSplit
 from fedfeat.executors.serial import SerialExecutor
-from fedfeat.federation import Plan, Progress, first_progress, run_rounds
+from fedfeat.federation import Progress, first_progress, run_rounds
 from fedfeat.fitting import LocalTrainer
 from fedfeat.models.mlp import mlp
 from fedfeat.networks import OneNetwork
+from fedfeat.plan import Plan
 from fedfeat.seeding import numpy_generator
 from fedfeat.store import ClientStore
 from fedfeat.types import Federation, Parts, RoundRecord

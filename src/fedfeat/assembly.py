@@ -18,11 +18,11 @@ from fedfeat.errors import UserError
 if TYPE_CHECKING:
     from fedfeat.data.federated import FederatedData
     from fedfeat.experiment import Experiment
-    from fedfeat.federation import Plan
     from fedfeat.fitting import LocalTrainer
     from fedfeat.loggers.base import RoundLogger
     from fedfeat.models.grouped import GroupSeparation
     from fedfeat.models.network import Network
+    from fedfeat.plan import Plan
     from fedfeat.types import Networks
     from fedfeat.worker import WorkerSettings
 
@@ -164,8 +164,8 @@ def _networks(
 def _plan(
     cfg: DictConfig, config: dict[str, Any], data: "FederatedData", networks: "Networks", personal: bool
 ) -> "Plan":
-    from fedfeat.federation import Plan
     from fedfeat.models.flops import training_flops
+    from fedfeat.plan import Plan
     from fedfeat.sampling import cohort_size
 
     federation = config["federation"]

@@ -16,8 +16,9 @@ from fedfeat.data.federated import FederatedData
 from fedfeat.diagnostics import draw_encodings
 from fedfeat.errors import CheckpointError
 from fedfeat.executors.serial import SerialExecutor
-from fedfeat.federation import Plan, Progress, first_progress, run_rounds
+from fedfeat.federation import Progress, first_progress, run_rounds
 from fedfeat.loggers.base import RoundLogger, RunInfo
+from fedfeat.plan import Plan
 from fedfeat.rundir import git_commit, versions
 from fedfeat.server import Server
 from fedfeat.store import ClientStore

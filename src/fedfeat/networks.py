@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable
 
 import numpy as np
+import torch
 
 from fedfeat.models.class_map import kept_sets
 from fedfeat.models.grouped import GroupedNetwork, GroupSeparation
@@ -80,12 +81,12 @@ def separated(
         class_names: Names of the classes.
         seed: The experiment's seed, for a random class map.
     """
+    with torch.device("meta"):
+        shapes = base()
+    sets = spec.sets(shapes, class_names, seed)
+    fixed = spec.matched(shapes, sets)
 
     def build(kept: ClassSets | None = None) -> Network:
-        def make() -> Network:
-            network = base()
-            return spec(network, spec.sets(network, class_names, seed), kept)
-
-        return seeded(make)
+        return seeded(lambda: fixed(base(), sets, kept))
 
     return TrimmedNetworks(build, class_counts) if spec.trim else OneNetwork(build)

@@ -5,7 +5,8 @@ from harness import SIZES, parties
 
 from fedfeat.client import ClientModule
 from fedfeat.errors import ClientError
-from fedfeat.federation import Plan, first_progress
+from fedfeat.federation import first_progress
+from fedfeat.plan import Plan
 
 
 def plan(**arguments):

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.data.partition_parts import ClientSplit, class_counts, owners_of, pixel_permutation
+from fedfeat.data.partition_parts import ClientSplit, class_counts
 from fedfeat.data.pipeline import InputPipeline
+from fedfeat.data.pixels import ClientPixels
 from fedfeat.errors import ConfigError
 from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.types import Parts
@@ -46,7 +47,7 @@ class FederatedData:
         self.dataset, self.split, self.device = dataset, split, torch.device(device)
         self._train, self._test = dataset.train.to(self.device), dataset.test.to(self.device)
         self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device)
-        self._pixels = _ClientPixels(dataset, split, seed, self.device) if split.permuted else None
+        self._pixels = ClientPixels(dataset, split, seed, self.device) if split.permuted else None
 
     @property
     def num_clients(self) -> int:
@@ -238,32 +239,6 @@ class ClientBatches:
         """
         share = batch[self._rank :: self._world_size]
         return share if len(share) else batch[self._rank % len(batch)].unsqueeze(0)
-
-
-class _ClientPixels:
-    """The pixel permutations of all clients, and which client an example belongs to."""
-
-    def __init__(self, dataset: "Dataset", split: ClientSplit, seed: int, device: torch.device) -> None:
-        if len(dataset.input_shape) != 3:
-            rule = f"not be permuted where the inputs of {dataset.name} are no images"
-            raise ConfigError.rule("partition", rule, dataset.input_shape)
-        num_pixels = math.prod(dataset.input_shape[1:])
-        clients = range(split.train.num_clients)
-        tables = np.stack([pixel_permutation(seed, client_id, num_pixels) for client_id in clients])
-        owners = np.zeros(len(dataset.train), dtype=np.int64)
-        for parts in (split.train, split.val):
-            owners[parts.indices] = owners_of(parts)
-        self._tables = torch.from_numpy(tables).to(device)
-        self._owners = torch.from_numpy(owners).to(device)
-
-    def of_client(self, x: Tensor, client_id: int) -> Tensor:
-        """Permute a batch (B, C, H, W) as one client sees it."""
-        return x.flatten(2)[:, :, self._tables[client_id]].view_as(x)
-
-    def of_examples(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """Permute training examples ``chosen``, (B,), each as its owner sees it; pooled data mix owners."""
-        tables = self._tables[self._owners[chosen]].unsqueeze(1).expand(-1, x.shape[1], -1)
-        return x.flatten(2).gather(2, tables).view_as(x)
 
 
 def _single(indices: np.ndarray) -> Parts:

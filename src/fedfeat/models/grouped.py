@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedfeat.errors import ConfigError
@@ -138,7 +139,7 @@ class GroupSeparation:
             kept: The groups that are built, in this order; None is all of them.
         """
         if self.width_factor == "match":
-            return replace(self, width_factor=self._matching_factor(network, sets))(network, sets, kept)
+            return self.matched(network, sets)(network, sets, kept)
         adapter = Adapter(self, network, sets, sets if kept is None else kept)
         encoder, head = adapter.build()
         shape = (network.input_shape, network.num_classes)
@@ -148,10 +149,15 @@ class GroupSeparation:
             built = Network(encoder, head, *shape)
         return xavier_(built) if network.is_xavier else built
 
-    def _matching_factor(self, network: Network, sets: ClassSets) -> float:
-        """Find the factor by bisection; parameters grow with it."""
-        import torch
+    def matched(self, network: Network, sets: ClassSets) -> "GroupSeparation":
+        """Replace ``width_factor=match`` by the factor, found by bisection: parameters grow with it.
 
+        Args:
+            network: The network as it was; on the meta device this costs least.
+            sets: The classes of each group.
+        """
+        if self.width_factor != "match":
+            return self
         wanted = sum(p.numel() for p in network.parameters())
         # With widths times f a grouped layer has f * f / G of its weights, one that reads shared features f / G: f = G
         # brings them all back, up to rounding.
@@ -161,7 +167,8 @@ class GroupSeparation:
             for _ in range(30):
                 middle = (low + high) / 2
                 low, high = (middle, high) if size(middle) < wanted else (low, middle)
-        return min((low, high), key=lambda factor: abs(size(factor) - wanted))
+            nearest = min((low, high), key=lambda factor: abs(size(factor) - wanted))
+        return replace(self, width_factor=nearest)
 
     def _size(self, network: Network, sets: ClassSets, factor: float) -> int:
         return sum(p.numel() for p in replace(self, width_factor=factor)(network, sets).parameters())

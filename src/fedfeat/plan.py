@@ -1,0 +1,60 @@
+"""How the rounds of an experiment go."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedfeat.diagnostics import AlignmentProbe
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the rounds go.
+
+    Attributes:
+        seed: The experiment's seed.
+        num_rounds: Rounds in all.
+        num_clients: Clients that train.
+        cohort_size: Participants of a round.
+        local_epochs: Passes over a client's data per round; fractions are rounded to whole steps. None with steps.
+        local_steps: Optimizer steps per round, or None.
+        eval_every: Evaluate after every so many rounds, and after the last one.
+        lr_factor: Factor of the learning rate in (round from 0, number of rounds).
+        straggler_fraction: Share of each cohort that finishes only part of its work.
+        drop_stragglers: Leave them out (FedAvg in FedProx's paper) instead of taking their partial work.
+        skip_failed: Go on without a failed client instead of stopping.
+        evaluate_local: Without personal state: score the cohort's models after training, on their own test parts.
+        personal: Whether clients keep a part of the model, so that all of them are evaluated with their own.
+        probe: When and how the cohort's class preferences are compared, or None.
+        flops_per_example: FLOPs of a client's training on one example.
+    """
+
+    seed: int
+    num_rounds: int
+    num_clients: int
+    cohort_size: int
+    local_epochs: float | None
+    local_steps: int | None
+    eval_every: int
+    lr_factor: Callable[[int, int], float]
+    straggler_fraction: float = 0.0
+    drop_stragglers: bool = False
+    skip_failed: bool = False
+    evaluate_local: bool = False
+    personal: bool = False
+    probe: AlignmentProbe | None = None
+    flops_per_example: Callable[[int], float] = lambda client_id: 0.0
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Optimizer steps of one client's full work."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return max(round((self.local_epochs or 1) * steps_per_epoch), 1)
+
+    def evaluates(self, round_idx: int) -> bool:
+        """Whether the model after ``round_idx`` rounds is evaluated."""
+        return round_idx % self.eval_every == 0 or round_idx == self.num_rounds
+
+    def probes(self, round_idx: int) -> bool:
+        """Whether the cohort's models of round ``round_idx`` are compared; only evaluated rounds are."""
+        probe = self.probe
+        return probe is not None and self.evaluates(round_idx) and probe.measures(round_idx, self.num_rounds)
