@@ -22,8 +22,11 @@ from fedfeat.files import atomic_write_bytes
 from fedfeat.rules import check
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fedfeat.diagnostics import Alignment
     from fedfeat.experiment import Experiment
+    from fedfeat.features.preference import Preferences
 
 
 class Inspection(NamedTuple):
@@ -33,16 +36,20 @@ class Inspection(NamedTuple):
         name: Name of the run.
         round_idx: Rounds that the checkpoint has behind it.
         alignment: Of all clients after local training; None with fewer than two clients.
-        layers: Short names of the server's layers, the last one included.
-        server_tv: Total variance of each of them; empty where the server has no model.
+        server: Class preferences of the server's model; None where it has none.
+        layers: Short names of its layers, the last one included.
+        server_tv: Total variance of each of them.
+        num_shared: How many of them stand in front of the first that is split into groups.
         class_names: Names of the classes.
     """
 
     name: str
     round_idx: int
     alignment: "Alignment | None"
+    server: "Preferences | None"
     layers: list[str]
     server_tv: list[float]
+    num_shared: int
     class_names: tuple[str, ...]
 
 
@@ -70,16 +77,27 @@ def inspect(run_dir: Path, round_idx: int | None = None, **probe: Any) -> Inspec
             raise result
         measured[result.client_id] = result.preferences
     payload = experiment.server.global_payload(checkpoint.server_state)
+    server = None
     layers: list[str] = []
     server_tv: list[float] = []
+    num_shared = 0
     if payload is not None:
         worker.module.receive(payload, None)
-        found = worker.preferences(worker.module)
-        layers = short_names(found.layers)
-        server_tv = [total_variance(v, worker.probe.pref_neg) for v in found.vectors]
+        server = worker.preferences(worker.module)
+        layers = short_names(server.layers)
+        server_tv = [total_variance(v, worker.probe.pref_neg) for v in server.vectors]
+        num_shared = _num_shared(worker.module.model, server.layers)
     alignment = align(measured, worker.probe.pref_neg)
-    names = experiment.data.dataset.classes
-    return Inspection(experiment.info.name, checkpoint.round_idx, alignment, layers, server_tv, names)
+    name, classes = experiment.info.name, experiment.data.dataset.classes
+    return Inspection(name, checkpoint.round_idx, alignment, server, layers, server_tv, num_shared, classes)
+
+
+def _num_shared(network: Any, layers: Sequence[str]) -> int:
+    from fedfeat.models.grouped import GroupedNetwork
+
+    grouped = tuple(network.group_rows()) if isinstance(network, GroupedNetwork) else ()
+    split = (i for i, layer in enumerate(layers) if any(key.startswith(f"{layer}.") for key in grouped))
+    return next(split, len(layers))
 
 
 def _open(run_dir: Path, round_idx: int | None, probe: dict[str, Any]) -> "tuple[Experiment, Any]":
@@ -148,26 +166,34 @@ def markdown(found: Sequence[Inspection], column: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def variance_figure(found: Sequence[Inspection]) -> "Figure":
+    """Draw TV over the layers of the server's models, of the runs that have the layers of the first such model."""
+    from fedfeat.features.figures import tv_curve
+
+    named = {name: one for name, one in by_name(found).items() if one.layers}
+    layers = next(iter(named.values())).layers
+    named = {name: one for name, one in named.items() if one.layers == layers}
+    curves = {name: one.server_tv for name, one in named.items()}
+    return tv_curve(layers, curves, {name: one.num_shared for name, one in named.items()})
+
+
 def write(found: Sequence[Inspection], out: Path) -> list[Path]:
     """Write the encoding map, the TV curve and the numbers per layer; give the paths."""
     from fedfeat.diagnostics import draw_encodings
-    from fedfeat.features.figures import tv_curve
     from fedfeat.figures import save_figure
 
     paths = [out / "features.csv"]
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(rows(found))
     atomic_write_bytes(paths[0], buffer.getvalue().encode())
-    named = by_name(found)
-    aligned = {name: one.alignment for name, one in named.items() if one.alignment is not None}
+    aligned = {name: one.alignment for name, one in by_name(found).items() if one.alignment is not None}
     if aligned:
         paths.append(out / "encoding_map.png")
         draw_encodings(paths[-1], aligned, found[0].class_names)
-    curves = {n: one.server_tv for n, one in named.items() if one.server_tv and one.layers == found[0].layers}
-    if curves:
+    if any(one.server_tv for one in found):
         # Not total_variance.png, which is the warm-up's of a run with structure.depth=auto.
         paths.append(out / "server_total_variance.png")
-        save_figure(tv_curve(found[0].layers, curves), paths[-1])
+        save_figure(variance_figure(found), paths[-1])
     return paths
 
 

@@ -1,17 +1,21 @@
 """Which network each client runs, and the server's own."""
 
+import logging
 from collections.abc import Callable, Hashable
 
 import numpy as np
 import torch
 
 from fedfeat.models.class_map import kept_sets
+from fedfeat.models.flops import training_flops
 from fedfeat.models.grouped import GroupedNetwork, GroupSeparation
 from fedfeat.models.grouped_layers import ClassSets
 from fedfeat.models.network import Network
 from fedfeat.paired_mean import rows_of, take_rows
 from fedfeat.params import copy_into
 from fedfeat.types import Networks
+
+_log = logging.getLogger("fedfeat")
 
 
 class OneNetwork:
@@ -89,4 +93,17 @@ def separated(
     def build(kept: ClassSets | None = None) -> Network:
         return seeded(lambda: fixed(base(), sets, kept))
 
-    return TrimmedNetworks(build, class_counts) if spec.trim else OneNetwork(build)
+    networks = TrimmedNetworks(build, class_counts) if spec.trim else OneNetwork(build)
+    _log.info("%s", _comparison(networks.build(), shapes))
+    return networks
+
+
+def _comparison(network: Network, dense: Network) -> str:
+    """Set the group-separated network beside what it was."""
+    if isinstance(network, GroupedNetwork):
+        what = f"{network.num_shared} shared layers and {len(network.class_sets)} groups"
+    else:
+        what = "equal widths and norms without groups"
+    sizes = [sum(p.numel() for p in one.parameters()) for one in (network, dense)]
+    share = training_flops(network) / training_flops(dense)
+    return f"structure: {what}; {sizes[0]:,} parameters ({sizes[1]:,} before), {share:.3f} of the FLOPs"

@@ -1,6 +1,7 @@
 from functools import partial
 
 import pytest
+import numpy as np
 import torch
 from harness import linear
 from torch import nn
@@ -62,17 +63,17 @@ def test_the_mean_loss_of_a_turn_weighs_batches_by_their_examples(monkeypatch):
     module = client()
     losses = iter([torch.tensor(1.0), torch.tensor(4.0)])
     monkeypatch.setattr(module, "loss", lambda batch: next(losses))
-    module.begin_turn(1.0)
+    module.begin_turn(1.0, np.ones(3), torch.device("cpu"))
     module.training_step((torch.zeros(3, 4), torch.zeros(3)), 0)
     module.training_step((torch.zeros(1, 4), torch.zeros(1)), 1)
     assert module.turn_metrics() == {"train/loss": (3 * 1 + 4) / 4, "examples": 4.0}
-    module.begin_turn(1.0)
+    module.begin_turn(1.0, np.ones(3), torch.device("cpu"))
     assert module.turn_metrics()["examples"] == 0.0
 
 
 def test_the_learning_rate_is_the_rounds():
     module = client(lr=0.5)
-    module.begin_turn(0.2)
+    module.begin_turn(0.2, np.ones(3), torch.device("cpu"))
     assert module.configure_optimizers().param_groups[0]["lr"] == pytest.approx(0.1)
 
 

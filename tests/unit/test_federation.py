@@ -49,9 +49,10 @@ def test_a_run_yields_the_initial_model_and_every_round(tmp_path):
 
 
 def test_counters_add_up(tmp_path):
-    _, records = parties(tmp_path, local_epochs=2, flops_per_example=10.0).run()
+    _, records = parties(tmp_path, local_epochs=2, flops_per_example=lambda client_id: 10.0 + client_id).run()
     assert [record.metrics["compute/examples"] for record in records] == [0, 32, 64]
-    assert records[-1].metrics["compute/flops"] == 640
+    # Two rounds of two epochs over 3, 5 and 8 examples at 10, 11 and 12 FLOPs each.
+    assert records[-1].metrics["compute/flops"] == 4 * (3 * 10 + 5 * 11 + 8 * 12)
     assert records[-1].metrics["comm/total_bytes"] == 2 * 2 * 3 * 15 * 4
 
 

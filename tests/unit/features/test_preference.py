@@ -415,6 +415,29 @@ def test_alignment_distance_of_equal_and_of_opposite_clients():
         alignment_distance([one])
 
 
+@given(st.integers(2, 5), st.integers(1, 6), st.integers(0, 2**31))
+def test_alignment_distance_counts_pairs_that_both_have_the_neuron(clients, neurons, seed):
+    """Brute force; whatever stands at neurons that a client lacks has no influence."""
+    generator = torch.Generator().manual_seed(seed)
+    p = torch.rand((clients, neurons, 3), generator=generator)
+    here = torch.rand((clients, neurons), generator=generator) < 0.6
+    means = []
+    for i in range(neurons):
+        pairs = itertools.combinations(p[here[:, i], i], 2)
+        distances = [float((a - b).square().sum()) for a, b in pairs]
+        means += [np.mean(distances)] if distances else []
+    expected = np.mean(means) if means else np.nan
+    p[~here] = math.nan
+    assert alignment_distance(iter(p), iter(here)) == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True)
+
+
+def test_alignment_distance_needs_a_mask_for_every_client():
+    p = torch.rand(3, 2, 4)
+    assert alignment_distance(p, torch.ones(3, 2, dtype=torch.bool)) == alignment_distance(p)
+    with pytest.raises(ValueError, match="shorter"):
+        alignment_distance(p, torch.ones(2, 2, dtype=torch.bool))
+
+
 @pytest.mark.parametrize(
     ("tv", "tau", "depth"),
     [

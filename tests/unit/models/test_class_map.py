@@ -87,7 +87,11 @@ KINDS = r"structure\.class_map must be one of contiguous, strided, random, super
         ),
         ("contiguous", 6, r"structure\.groups must be between 1 and the 5 classes, but it is 6\.$"),
         ("random", 0, r"structure\.groups must be between 1 and the 5 classes, but it is 0\.$"),
-        ("superclass", None, r"structure\.class_map must be superclass with the 100 class names of CIFAR-100 o"),
+        (
+            "superclass",
+            None,
+            r"structure\.class_map must be superclass with the 100 class names of CIFAR-100 o",
+        ),
     ],
 )
 def test_what_is_no_map_is_refused(class_map, groups, sentence):
@@ -96,5 +100,7 @@ def test_what_is_no_map_is_refused(class_map, groups, sentence):
 
 
 def test_superclasses_have_20_groups():
-    with pytest.raises(ConfigError, match=r"^structure\.groups must be 20 with .*superclass, but it is 10\.$"):
+    with pytest.raises(
+        ConfigError, match=r"^structure\.groups must be 20 with .*superclass, but it is 10\.$"
+    ):
         class_sets("superclass", 10, 100, NAMES)

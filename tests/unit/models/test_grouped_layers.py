@@ -136,7 +136,16 @@ def expected_logits(last, sets, x, widths, num_classes):
         (((2, 5),), [4], 6),
         (((1,), (0, 3)), [5], 4),
     ],
-    ids="even strided trimmed unequal-sets unequal-widths all-unequal one-group all-read-the-same".split(),
+    ids=[
+        "even",
+        "strided",
+        "trimmed",
+        "unequal-sets",
+        "unequal-widths",
+        "all-unequal",
+        "one-group",
+        "all-read-the-same",
+    ],
 )
 def test_logits_of_a_class_read_its_group_alone(sets, widths, num_classes):
     last = randomised(layers.ClassLinear(sets, widths, num_classes))

@@ -1,0 +1,100 @@
+"""What cannot be separated into groups is refused in one sentence: key, rule, value."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from fedfeat.errors import ConfigError
+from fedfeat.models.cnn import digits_cnn
+from fedfeat.models.grouped import GroupSeparation
+from fedfeat.models.mlp import mlp
+from fedfeat.models.torchvision_adapter import torchvision_model
+
+
+def separate(builder, shape, num_classes=10, **options):
+    spec = GroupSeparation(**options)
+    with torch.device("meta"):
+        dense = builder(shape, num_classes)
+        return spec(dense, spec.sets(dense))
+
+
+def option(**options):
+    return lambda: GroupSeparation(**options)
+
+
+def digits(**options):
+    return lambda: separate(digits_cnn, (1, 8, 8), **options)
+
+
+def resnet(**options):
+    return lambda: separate(torchvision_model, (3, 32, 32), **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (option(layer_unit="row"), r"layer_unit must be one of block, conv, but it is 'row'"),
+        (
+            option(width_policy="up"),
+            r"width_policy must be one of nearest, ceil, floor, uneven, but it is 'up'",
+        ),
+        (option(boundary="soft"), r"boundary must be one of slice, dense, but it is 'soft'"),
+        (option(norm_shared="gn"), r"norm_shared must be one of bn, gn1, none, but it is 'gn'"),
+        (option(norm_group="bn"), r"norm_group must be one of gn, none, but it is 'bn'"),
+        (option(groups=0), r"groups must be a positive whole number, but it is 0"),
+        (option(groups=2.0), r"groups must be a positive whole number, but it is 2\.0"),
+        (option(depth="last7"), r"depth must be last6, auto or a number of layers, but it is 'last7'"),
+        (option(depth=True), r"depth must be last6, auto or a number of layers, but it is True"),
+        (option(depth=2.5), r"depth must be last6, auto or a number of layers, but it is 2\.5"),
+        *(
+            (option(width_factor=value), rf"width_factor must be above 0, or match, but it is {value!r}")
+            for value in (0, -1.5, "wide", None, True, float("inf"), float("nan"))
+        ),
+        (
+            option(trim=True, width_policy="uneven"),
+            r"width_policy must be other than uneven with structure\.trim=true, but it is 'uneven'",
+        ),
+        (
+            option(trim=True, separate=False),
+            r"trim must be false with structure\.separate=false, but it is True",
+        ),
+        (digits(depth=4), r"depth must be between 1 and 3 for this network of 4 layers, but it is 4"),
+        (digits(depth=0), r"depth must be between 1 and 3 for this network of 4 layers, but it is 0"),
+        (
+            digits(depth=-1, boundary="dense"),
+            r"depth must be between 0 and 3 for this network of 4 layers, but it is -1",
+        ),
+        (digits(groups=11), r"groups must be between 1 and the 10 classes, but it is 11"),
+        (
+            digits(num_classes=100, groups=40, width_policy="uneven"),
+            r"groups must be at most the width of every grouped layer, and one has 32, but it is 40",
+        ),
+        (
+            resnet(groups=10),
+            r"groups must divide the widths \[64, 128\] of a residual block, which cannot be rounded, but it is 10",
+        ),
+        (
+            # 32 is also the number of groups that ResNeXt has of its own.
+            lambda: separate(partial(torchvision_model, arch="resnext50_32x4d"), (3, 32, 32), 64, groups=64),
+            r"groups must divide the widths \[32, 512, 1024\] of a residual block, .*, but it is 64",
+        ),
+        (
+            resnet(groups=2, boundary="dense"),
+            r"boundary must be slice in front of a residual block, but it is 'de",
+        ),
+        (resnet(groups=2, width_factor=2.0), r"width_factor must be 1 with residual blocks, but it is 2\.0"),
+        (resnet(groups=2, width_factor="match"), r"width_factor must be 1 with residual blocks, but it is "),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(build, sentence):
+    with pytest.raises(ConfigError, match=rf"^structure\.{sentence}"):
+        build()
+
+
+def test_a_single_layer_cannot_be_separated():
+    rule = r"^structure must separate a network of at least 2 layers, but this one has 1\.$"
+    with pytest.raises(ConfigError, match=rule):
+        separate(partial(mlp, hidden=[]), (4,), 3)
+    network = separate(partial(mlp, hidden=[]), (4,), 3, boundary="dense", depth=0)
+    assert network.last_layer.weight.shape == (3, 4)
