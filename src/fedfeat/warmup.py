@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from fedfeat.client import ClientModule, Weights
 from fedfeat.data.federated import FederatedData
 from fedfeat.diagnostics import AlignmentProbe
+from fedfeat.errors import ConfigError
 from fedfeat.features.figures import tv_curve
 from fedfeat.features.preference import choose_depth, total_variance, tv_threshold
 from fedfeat.figures import save_figure
@@ -59,6 +60,8 @@ def depth_by_warmup(
     steps = spec.warmup_epochs * worker.steps_per_epoch(0)
     worker.fit(Task(0, 0, Weights(snapshot(worker.module.model)), None, steps))
     names, values = _tv_of_layers(worker, spec.layer_unit)
+    if not values:
+        raise ConfigError.rule("structure.depth", "be a number for a network without hidden layers", "auto")
     threshold = tv_threshold(values, spec.tau)
     depth = max(choose_depth(values, spec.tau), 1)
     if depth < len(values):

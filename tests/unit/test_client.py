@@ -1,7 +1,7 @@
 from functools import partial
 
-import pytest
 import numpy as np
+import pytest
 import torch
 from harness import linear
 from torch import nn
