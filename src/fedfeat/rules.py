@@ -151,7 +151,7 @@ RULES = (
     Rule("structure.boundary", one_of("slice", "dense")),
     Rule("structure.groups", integer(1), optional=True),
     Rule("structure.norm_shared", one_of("bn", "gn1", "none")),
-    Rule("structure.norm_group", one_of("gn", "none")),
+    Rule("structure.norm_group", one_of("gn", "bn", "none")),
     Rule("structure.separate", _BOOL),
     Rule("structure.warmup_epochs", integer(1)),
     Rule("structure.tau", interval("[0, 1]")),

@@ -100,7 +100,7 @@ def test_the_mini_form_of_every_experiment_runs_a_round(experiment, cli, tmp_pat
         "data.loader.num_test=20", f"federation.num_clients={num_clients}",
         f"federation.cohort_size={min(num_clients, 2)}", "federation.fraction=null", "federation.num_rounds=1",
         "federation.local_epochs=null", "federation.local_steps=1", "federation.batch_size=4",
-        "trainer=cpu", "logger=none",
+        "trainer=cpu", "trainer.num_threads=1", "logger=none",
     ]  # fmt: skip
     outcome = cli(*overrides)
     assert outcome.code == 0, outcome.stderr

@@ -172,6 +172,7 @@ def test_choices_of_published_numbers(published, expected):
         ("fedavg_restricted", "fedavg", {"algorithm.client.softmax_scope": "present_classes"}),
         ("fedavg_bn", "fedavg", {"model.norm": "bn"}),
         ("fed2_unpaired", "fed2", {"algorithm.server.pairing": "all"}),
+        ("fed2_bn", "fed2", {"structure.norm_group": "bn"}),
         ("fed2_no_norm", "fed2", {"structure.norm_shared": "none", "structure.norm_group": "none"}),
         ("fed2_wide", "fed2", {"structure.width_factor": "match"}),
         ("psi_net", "fed2", {"structure.trim": True}),
@@ -191,7 +192,8 @@ def test_fedavg_gn_has_the_widths_and_group_norms_of_fed2_and_is_dense():
 
 
 @pytest.mark.parametrize(
-    "arm", ["fedavg_restricted", "fedavg_bn", "fedavg_gn", "fed2_unpaired", "fed2_no_norm", "fed2_wide"]
+    "arm",
+    ["fedavg_restricted", "fedavg_bn", "fedavg_gn", "fed2_unpaired", "fed2_bn", "fed2_no_norm", "fed2_wide"],
 )
 def test_every_ablation_runs(arm, cli, tmp_path):
     outcome = cli(

@@ -141,7 +141,7 @@ AT_START = [
         "unknown digits",
         "data=digits data.loader.name=x",
         None,
-        r"data\.loader\.name must be a known key, but there is none of that name; known there: none",
+        r"data\.loader\.name must be a known key, but there is none of that name; known there: num_train",
     ),
     (
         "crop of another size",

@@ -89,7 +89,7 @@ REFUSED = [
     ("structure.width_policy", "round", "one of nearest, ceil, floor, uneven"),
     ("structure.boundary", "full", "one of slice, dense"),
     ("structure.norm_shared", "gn", "one of bn, gn1, none"),
-    ("structure.norm_group", "bn", "one of gn, none"),
+    ("structure.norm_group", "gn1", "one of gn, bn, none"),
     ("structure.separate", 1, "true or false"),
     ("structure.trim", "yes", "true or false"),
     ("structure.warmup_epochs", 0, "an integer of at least 1"),

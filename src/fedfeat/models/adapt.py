@@ -152,6 +152,8 @@ class Adapter:
         """Give the norm behind the convolution that was just built."""
         if not self.entered:
             return None if self.spec.norm_shared == "none" else _shared_norm(self.spec.norm_shared, width)
+        if self.spec.norm_group == "bn":
+            return layers.owned(nn.BatchNorm2d(sum(self.widths)), self.widths)
         return None if self.spec.norm_group == "none" else layers.grouped_norm(self.widths)
 
     def _shared_width(self, layer: nn.Module, width: int) -> int:

@@ -62,7 +62,8 @@ class GroupSeparation:
         boundary: The first grouped layer reads its ``slice`` of the shared output, or all of it (``dense``; 4.3b).
         class_map: Which group learns which classes, see `class_map.class_sets` (4.3d).
         norm_shared: After shared convolutions: ``bn``, ``gn1`` (one group) or ``none`` (4.3g).
-        norm_group: After grouped convolutions: ``gn``, which never crosses groups, or ``none``.
+        norm_group: After grouped convolutions: ``gn``, ``bn`` (an ablation of Fed2's Fig. 12) or ``none``; none of them
+            crosses groups.
         warmup_epochs: Epochs of ``depth=auto``'s warm-up on the pooled data; the papers say at least 50.
         tau: Its threshold between smallest and largest total variance; the papers give none (4.3i).
         width_factor: Factor on the widths of the grouped layers, or ``match``: the one that comes nearest to the
@@ -78,7 +79,7 @@ class GroupSeparation:
     boundary: Literal["slice", "dense"] = "slice"
     class_map: str | Sequence[Sequence[int]] = "contiguous"
     norm_shared: Literal["bn", "gn1", "none"] = "bn"
-    norm_group: Literal["gn", "none"] = "gn"
+    norm_group: Literal["gn", "bn", "none"] = "gn"
     warmup_epochs: int = 10
     tau: float = 0.5
     width_factor: float | Literal["match"] = 1.0
@@ -90,7 +91,7 @@ class GroupSeparation:
         check_choice("structure.width_policy", self.width_policy, ("nearest", "ceil", "floor", "uneven"))
         check_choice("structure.boundary", self.boundary, ("slice", "dense"))
         check_choice("structure.norm_shared", self.norm_shared, ("bn", "gn1", "none"))
-        check_choice("structure.norm_group", self.norm_group, ("gn", "none"))
+        check_choice("structure.norm_group", self.norm_group, ("gn", "bn", "none"))
         if self.groups is not None:
             check_positive("structure.groups", self.groups)
         if isinstance(self.depth, bool) or not (

@@ -218,12 +218,16 @@ def owned(layer: nn.Module, widths: Sequence[int], first: int = 0) -> nn.Module:
 
 
 def group_rows(network: nn.Module) -> dict[str, Tensor]:
-    """Give, for every parameter that belongs to groups, the group of each entry of its first dimension."""
+    """Give, for every tensor that belongs to groups, the group of each entry of its first dimension.
+
+    Running statistics of a batch norm belong to groups as its scale does; its counter of batches does not.
+    """
     return {
         f"{prefix}.{name}": layer.group_of_row
         for prefix, layer in network.named_modules()
         if isinstance(getattr(layer, "group_of_row", None), Tensor)
-        for name, _ in layer.named_parameters(recurse=False)
+        for name, tensor in layer.state_dict().items()
+        if tensor.dim()
     }
 
 
