@@ -89,6 +89,51 @@ AT_START = [
         "model._target_=fedfeat.models.nothing",
         r"model\._target_ must name something that .*, but it is 'fedfeat\.models\.nothing'",
     ),
+    (
+        "fedavg of unequal networks",
+        "structure=trimmed partition=n_classes partition.classes_per_client=1",
+        r"algorithm/server must average unequal networks .*, but FedAvgServer cannot\.",
+    ),
+    (
+        "kept groups of a plain network",
+        "algorithm.client.softmax_scope=kept_groups",
+        r"algorithm\.client\.softmax_scope must be all or present_classes for .*, but it is 'kept_groups'",
+    ),
+    (
+        "deeper than the network",
+        "algorithm=fed2 structure.depth=99",
+        r"structure\.depth must be between 1 and 1 for this network of 2 layers, but it is 99",
+    ),
+    (
+        "more groups than classes",
+        "algorithm=fed2 structure.groups=11",
+        r"structure\.groups must be between 1 and the 3 classes, but it is 11",
+    ),
+    (
+        "a class without group",
+        "algorithm=fed2 structure.class_map=[[0],[2]]",
+        r"structure\.class_map must hold each of the 3 classes once .*, but it is \[\[0\], \[2\]\]",
+    ),
+    (
+        "a number for class sets",
+        "algorithm=fed2 structure.class_map=3",
+        r"structure\.class_map must be one of contiguous, .*, or lists, but it is 3",
+    ),
+    (
+        "uneven groups trimmed",
+        "algorithm=psi_net structure.width_policy=uneven",
+        r"structure\.width_policy must be other than uneven with structure\.trim=true, but it is 'uneven'",
+    ),
+    (
+        "width factor text",
+        "algorithm=fed2 structure.width_factor=wide",
+        r"structure\.width_factor must be above 0, or match, but it is 'wide'",
+    ),
+    (
+        "a single layer in groups",
+        "algorithm=fed2 model.hidden=[]",
+        r"structure must separate a network of at least 2 layers, but this one has 1\.",
+    ),
 ]
 
 
@@ -99,6 +144,13 @@ def test_refused_at_start(cli, small, tmp_path, overrides, sentence):
     if "accelerator=gpu" in overrides and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     refused_at_start(cli, small, overrides, tmp_path, sentence)
+
+
+@pytest.mark.parametrize("overrides", ["structure=none", "structure.separate=false"])
+def test_fed2_without_groups_is_refused(cli, small, tmp_path, overrides):
+    sentence = r"algorithm/server=fed2 must have groups, but structure=none or separate=false has none\."
+    refused(cli(*small, "algorithm=fed2", overrides), sentence)
+    assert not (tmp_path / "run/metrics.csv").exists()
 
 
 def test_a_diverging_run_names_client_round_seed_and_cause(cli, small, tmp_path):

@@ -66,6 +66,7 @@ ARCHITECTURES = {
     "digits-fc": (digits_cnn, (1, 8, 8), {"depth": 2, "norm_shared": "none"}),
     "digits-dense": (digits_cnn, (1, 8, 8), {"depth": 1, "boundary": "dense", "norm_shared": "gn1"}),
     "digits-last": (digits_cnn, (1, 8, 8), {"depth": 3, "boundary": "dense"}),
+    "digits-bn": (digits_cnn, (1, 8, 8), {"depth": 1, "norm_group": "bn"}),
     "mlp": (partial(mlp, hidden=[20, 15]), (12,), {"depth": 1}),
     "mlp-all": (partial(mlp, hidden=[20, 15]), (12,), {"depth": 0, "boundary": "dense"}),
     "resnet18": (partial(torchvision_model, small_input=True), (3, 8, 8), {"groups": 2}),

@@ -51,8 +51,9 @@ def assert_isolated(network):
     network.eval()
     owned = sorted(c for classes in network.class_sets for c in classes)
     assert owned == list(range(network.num_classes))
-    rows = network.group_rows()
-    grouped = [network.get_parameter(key) for key in rows]
+    parameters = dict(network.named_parameters())
+    rows = {key: groups for key, groups in network.group_rows().items() if key in parameters}
+    grouped = [parameters[key] for key in rows]
     logits = network(torch.randn(3, *network.input_shape))
     reached = {key: torch.zeros(len(groups), dtype=torch.bool) for key, groups in rows.items()}
     for group, classes in enumerate(network.class_sets):
@@ -69,6 +70,7 @@ def assert_isolated(network):
 ISOLATED = [
     ("vgg9", 100, {"groups": 10}),
     ("vgg9", 10, {"groups": 10, "boundary": "dense"}),
+    ("vgg9", 10, {"groups": 5, "norm_group": "bn", "width_policy": "uneven"}),
     ("vgg9", 100, {"class_map": "superclass", "layer_unit": "conv", "norm_group": "none"}),
     ("vgg16", 100, {"groups": 10}),
     ("vgg16", 10, {"groups": 10, "boundary": "dense", "norm_shared": "gn1"}),

@@ -41,7 +41,7 @@ def resnet(**options):
         ),
         (option(boundary="soft"), r"boundary must be one of slice, dense, but it is 'soft'"),
         (option(norm_shared="gn"), r"norm_shared must be one of bn, gn1, none, but it is 'gn'"),
-        (option(norm_group="bn"), r"norm_group must be one of gn, none, but it is 'bn'"),
+        (option(norm_group="ln"), r"norm_group must be one of gn, bn, none, but it is 'ln'"),
         (option(groups=0), r"groups must be a positive whole number, but it is 0"),
         (option(groups=2.0), r"groups must be a positive whole number, but it is 2\.0"),
         (option(depth="last7"), r"depth must be last6, auto or a number of layers, but it is 'last7'"),
