@@ -195,10 +195,16 @@ def _with(build: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
 
 
 def _check_halves(module: Any, server: Any, networks: "Networks", num_clients: int) -> None:
+    from fedfeat.models.grouped import GroupedNetwork
+
     if module.payload_type is not server.payload_type:
         raise UserError(
             f"algorithm/client and algorithm/server must exchange the same payload, but {type(module).__name__} speaks "
             f"{module.payload_type.__name__} and {type(server).__name__} speaks {server.payload_type.__name__}."
+        )
+    if server.needs_groups and not isinstance(module.model, GroupedNetwork):
+        raise UserError(
+            "algorithm/server=fed2 must have groups, but structure=none or separate=false has none."
         )
     if not server.accepts_unequal and any(networks.key(k) is not None for k in range(num_clients)):
         raise UserError(

@@ -14,10 +14,12 @@ class Server(Protocol):
     Attributes:
         payload_type: The typed record that it sends and receives; the client half must speak the same.
         accepts_unequal: Whether clients may run unequal networks.
+        needs_groups: Whether the network must be separated into groups.
     """
 
     payload_type: ClassVar[type]
     accepts_unequal: ClassVar[bool]
+    needs_groups: ClassVar[bool]
 
     def init(self, model: nn.Module, federation: Federation) -> Any:
         """Make the first state from the common initial model."""

@@ -22,7 +22,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedfeat.client import Weights
-from fedfeat.errors import ConfigError
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import ClassSets
 from fedfeat.paired_mean import PairedMean, rows_of, take_rows
@@ -64,6 +63,7 @@ class Fed2Server:
 
     payload_type: ClassVar[type] = Weights
     accepts_unequal: ClassVar[bool] = True
+    needs_groups: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -74,15 +74,8 @@ class Fed2Server:
         self.pairing, self.weighting, self.group_weighting = pairing, weighting, group_weighting
 
     def init(self, model: nn.Module, federation: Federation) -> Fed2State:
-        """Start from the common initial model.
-
-        Raises:
-            ConfigError: The network is not separated into groups.
-        """
-        if not isinstance(model, GroupedNetwork):
-            raise ConfigError(
-                "algorithm/server=fed2 must have groups, but structure=none or separate=false has none."
-            )
+        """Start from the common initial model, a group-separated network."""
+        assert isinstance(model, GroupedNetwork)
         sent = sent_keys(federation.policies)
         grouped = keys_with(federation.policies, GROUPED)
         sets = model.class_sets

@@ -43,6 +43,7 @@ class FedAvgServer:
 
     payload_type: ClassVar[type] = Weights
     accepts_unequal: ClassVar[bool] = False
+    needs_groups: ClassVar[bool] = False
 
     def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
         self.weighting = weighting

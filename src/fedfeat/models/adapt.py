@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from copy import deepcopy
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -144,7 +145,7 @@ class Adapter:
         self.widths = [self.widths[place] for place in self.places]
         if self.places == list(range(self.num_groups)):
             return None, own
-        starts = layers.offsets(widths)
+        starts = [0, *accumulate(widths)]
         index = [torch.arange(starts[place], starts[place] + widths[place]) for place in self.places]
         return layers.TakeChannels(torch.cat(index)), own
 

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.grouped_layers import GroupedLinear
+from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear
 from fedfeat.models.network import Block, Network, feature_shape
 
 Norm = Literal["none", "bn", "gn"]
@@ -185,6 +185,8 @@ def _single_maps(module: nn.Conv2d | nn.Linear | GroupedLinear) -> Iterable[Tens
     """Give the weights of each of a layer's independent maps: xavier looks at both sides of one."""
     if isinstance(module, GroupedLinear):
         return module.weight
+    if isinstance(module, ClassLinear):
+        return module.weight.split(module.rows_of_groups)
     return module.weight.chunk(module.groups) if isinstance(module, nn.Conv2d) else [module.weight]
 
 

@@ -5,7 +5,7 @@ dimension of its parameters (``group_of_row``), which is all that paired averagi
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -66,8 +66,8 @@ class ClassLinear(nn.Linear):
         super().__init__(max(in_features), len(held))
         self.num_classes, self.widths = num_classes, list(in_features)
         self.groups = len(in_features)
-        sizes = {len(classes) for classes in class_sets}
-        self._even = len(sizes) == 1 and len(set(in_features)) == 1
+        self.rows_of_groups = [len(classes) for classes in class_sets]
+        self._even = len(set(self.rows_of_groups)) == 1 and len(set(in_features)) == 1
         self._complete = held == list(range(num_classes))
         self._owner = [g for g, classes in enumerate(class_sets) for _ in classes]
         self._classes: Tensor
@@ -247,8 +247,3 @@ def _by_runs(
 def _runs(widths_in: Sequence[int], widths_out: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     for (n_in, n_out), run in groupby(zip(widths_in, widths_out, strict=True)):
         yield len(list(run)), n_in, n_out
-
-
-def offsets(widths: Sequence[int]) -> list[int]:
-    """Give the place of each group's first channel."""
-    return [0, *accumulate(widths)][:-1]
