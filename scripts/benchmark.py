@@ -61,6 +61,8 @@ def overrides(w: Workload) -> list[str]:
         f"data.loader.num_train={w.clients * w.samples}",
         "data.loader.num_test=100",
         "partition=iid",
+        "algorithm=fedavg",
+        "federation.local_epochs=1",
         f"model={w.model}",
         f"federation.num_clients={w.clients}",
         f"federation.cohort_size={w.cohort}",

@@ -39,6 +39,7 @@ def measure(num_clients: int, num_rounds: int, every: int) -> list[tuple[int, fl
             f"data.loader.num_train={NUM_EXAMPLES}",
             "data.loader.num_test=1000",
             "partition=iid",
+            "algorithm=fedavg",
             "model=mlp",
             f"federation.num_clients={num_clients}",
             "federation.cohort_size=50",
