@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.models.grouped_layers import ClassSets
+from fedfeat.params import sum_dtype
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -106,7 +107,6 @@ class PairedMean:
         return torch.where((divisors > 0).view(shape), mean.to(previous.dtype), previous)
 
     def _nothing(self, key: str, like: Tensor) -> Tensor:
-        half = like.dtype in (torch.float16, torch.bfloat16)
         shape = (len(self._groups[key]), *like.shape[1:])
         # Minus zero, because with it even a zero keeps its sign.
-        return torch.full(shape, -0.0, dtype=torch.float32 if half else like.dtype)
+        return torch.full(shape, -0.0, dtype=sum_dtype(like))

@@ -66,7 +66,7 @@ class WeightedMean:
         if not started:
             # Meta tensors keep shapes and types without keeping the first update alive.
             self._like = {key: tensor.detach().to("meta") for key, tensor in params.items()}
-            self._sums = [tensor.to(_sum_dtype(tensor), copy=True) for tensor in summed]
+            self._sums = [tensor.to(sum_dtype(tensor), copy=True) for tensor in summed]
             self._counters = [tensor.clone() for tensor in counters]
             self._first_weight = weight
         else:
@@ -188,7 +188,8 @@ def _is_averaged(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _sum_dtype(tensor: Tensor) -> torch.dtype:
+def sum_dtype(tensor: Tensor) -> torch.dtype:
+    """Give the type in which tensors like this one are summed: float32 for half precision, else its own."""
     return torch.float32 if tensor.dtype in _HALF else tensor.dtype
 
 

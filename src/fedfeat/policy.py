@@ -6,12 +6,11 @@ from torch import nn
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.grouped import GroupedNetwork
+from fedfeat.models.network import NORMS
 
 SHARED = "shared"
 PERSONAL = "personal"
 GROUPED = "grouped"
-
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 
 
 def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str, str]:
@@ -64,7 +63,7 @@ def _select(model: nn.Module, selector: str) -> set[str]:
         return keys
     modules = dict(model.named_modules())
     if selector == "norm":
-        blocks = [name for name, module in modules.items() if isinstance(module, _NORMS)]
+        blocks = [name for name, module in modules.items() if isinstance(module, NORMS)]
     else:
         blocks = [selector] if selector in modules and selector else []
     prefixes = tuple(f"{block}." for block in blocks)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 from omegaconf import OmegaConf
@@ -28,15 +27,6 @@ EXPERIMENTS = sorted(
     path.relative_to(CONFIGS / "experiment").with_suffix("").as_posix()
     for path in (CONFIGS / "experiment").rglob("*.yaml")
 )
-
-
-@pytest.fixture(autouse=True)
-def places(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDFEAT_ROOT", str(tmp_path))
-    monkeypatch.delenv("FEDFEAT_DATA", raising=False)
-    GlobalHydra.instance().clear()
-    yield
-    GlobalHydra.instance().clear()
 
 
 def composed(*overrides):

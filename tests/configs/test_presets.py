@@ -4,7 +4,6 @@ from itertools import product
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
@@ -34,15 +33,6 @@ TABLES = {
     "fig7_depth_c10": (DEPTH, {2: (86, 82), 4: (86, 87), 6: (86, 89), 9: (86, 90), 12: (86, 89), 13: (86, 87)}),
     "fig7_depth_c100": (DEPTH, {2: (65, 53), 4: (65, 62), 6: (65, 67), 9: (65, 68), 12: (65, 69), 13: (65, 68)}),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def fresh_hydra(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDFEAT_ROOT", str(tmp_path))
-    monkeypatch.delenv("FEDFEAT_DATA", raising=False)
-    GlobalHydra.instance().clear()
-    yield
-    GlobalHydra.instance().clear()
 
 
 def composed(*overrides):

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedfeat.models.network import Network
+from fedfeat.models.network import NORMS, Network
 
-NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 ACTIVATIONS = (
     *(nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.Hardtanh),  # ReLU6 is a Hardtanh
     *(nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish),

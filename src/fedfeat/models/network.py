@@ -16,6 +16,9 @@ from torch.func import functional_call
 
 from fedfeat.errors import ConfigError
 
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
+"""Types of normalisation layers."""
+
 Block = tuple[str, nn.Sequential]
 """A block's name (as in its paper) and its layers, named too: conv, norm, relu, pool, dropout."""
 
