@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import hydra
 from omegaconf import DictConfig
 
 from fedfeat import rundir
-from fedfeat.errors import UserError
+from fedfeat.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from fedfeat.data.federated import FederatedData
@@ -75,12 +75,12 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
         lambda: Worker(data, networks, build_client, trainer, settings, probe)
     )
     module = executor.worker.module
-    plan = replace(_plan(cfg, config, data, networks, bool(module.personal_keys)), probe=probe)
+    plan = replace(_plan(cfg, config, data, bool(module.personal_keys)), probe=probe)
     batch_size = data.largest_batch(federation["batch_size"])
-    set_threads(trainer.num_threads, plan.flops_per_example(0) * batch_size)
+    set_threads(trainer.num_threads, module.flops_per_example * batch_size)
     keep_freed_memory()
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
-    _check_halves(module, server, networks, data.num_clients)
+    _check_halves(module, server, networks, data)
     info = RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"])
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
     ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
@@ -99,6 +99,7 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
         is_primary=is_primary(),
         checkpoint_every=federation["checkpoint_every"],
         targets=federation["targets"],
+        target_metric=federation["target_metric"],
     )
 
 
@@ -161,16 +162,12 @@ def _networks(
     return separated(structure, base, seeded, data.class_counts, tuple(dataset.classes), seed)
 
 
-def _plan(
-    cfg: DictConfig, config: dict[str, Any], data: "FederatedData", networks: "Networks", personal: bool
-) -> "Plan":
-    from fedfeat.models.flops import training_flops
+def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", personal: bool) -> "Plan":
     from fedfeat.plan import Plan
     from fedfeat.sampling import cohort_size
 
     federation = config["federation"]
     pooled = config["algorithm"]["pooled"]
-    flops_of = cache(lambda key: float(training_flops(networks.build(key))))
     size, fraction = (None, None) if pooled else (federation["cohort_size"], federation["fraction"])
     return Plan(
         seed=config["seed"],
@@ -186,7 +183,6 @@ def _plan(
         skip_failed=federation["on_client_error"] == "skip",
         evaluate_local=federation["evaluate_local"],
         personal=personal,
-        flops_per_example=lambda client_id: flops_of(networks.key(client_id)),
     )
 
 
@@ -194,19 +190,18 @@ def _with(build: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
     return lambda **more: build(**arguments, **more)
 
 
-def _check_halves(module: Any, server: Any, networks: "Networks", num_clients: int) -> None:
-    from fedfeat.models.grouped import GroupedNetwork
-
+def _check_halves(module: Any, server: Any, networks: "Networks", data: "FederatedData") -> None:
     if module.payload_type is not server.payload_type:
         raise UserError(
             f"algorithm/client and algorithm/server must exchange the same payload, but {type(module).__name__} speaks "
             f"{module.payload_type.__name__} and {type(server).__name__} speaks {server.payload_type.__name__}."
         )
-    if server.needs_groups and not isinstance(module.model, GroupedNetwork):
-        raise UserError(
-            "algorithm/server=fed2 must have groups, but structure=none or separate=false has none."
+    if module.fixed_inputs and data.augmented:
+        raise ConfigError.rule(
+            "algorithm.client.cache_eg", "be false for data that are augmented (data/transform)", True
         )
-    if not server.accepts_unequal and any(networks.key(k) is not None for k in range(num_clients)):
+    server.check(module.model)
+    if not server.accepts_unequal and any(networks.key(k) is not None for k in range(data.num_clients)):
         raise UserError(
             f"algorithm/server must average unequal networks where clients have them (structure.trim=true), but "
             f"{type(server).__name__} cannot."

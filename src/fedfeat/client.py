@@ -1,8 +1,8 @@
 """The client half of a method: a LightningModule in which clients take turns."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from functools import cached_property, partial
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import pytorch_lightning as pl
@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.class_map import kept_sets
+from fedfeat.models.flops import training_flops
 from fedfeat.models.grouped import GroupedNetwork
+from fedfeat.models.network import Network
 from fedfeat.params import copy_into, snapshot
 from fedfeat.policy import PERSONAL, keys_with, sent_keys, tensor_policies
 
@@ -49,6 +51,8 @@ class ClientModule(pl.LightningModule):
     """
 
     payload_type: ClassVar[type] = Weights
+    fixed_inputs = False
+    """Whether the method needs the same inputs in every epoch, hence data without augmentation."""
 
     def __init__(
         self,
@@ -110,9 +114,13 @@ class ClientModule(pl.LightningModule):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits (B, num_classes) of inputs (B, ...)."""
+        return self.model(self.laid_out(inputs))
+
+    def laid_out(self, inputs: Tensor) -> Tensor:
+        """Give inputs (B, ...) in the memory layout of the model."""
         if self.channels_last and inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return self.model(inputs)
+            return inputs.contiguous(memory_format=torch.channels_last)
+        return inputs
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Lightning hook: the local objective, its mean kept for ``train/loss``."""
@@ -154,6 +162,14 @@ class ClientModule(pl.LightningModule):
         self._outside = self._outside_scope(class_counts, device)
         self._loss_sum, self._num_seen = 0.0, 0.0
 
+    def prepare(self, batches: Any) -> Any:
+        """Give what the fit iterates over; here the batches as they are."""
+        return batches
+
+    def observe(self) -> dict[str, Tensor]:
+        """Give quantities of the model that are worth watching over the rounds, each (n,)."""
+        return {}
+
     def _outside_scope(self, class_counts: np.ndarray, device: torch.device) -> Tensor | None:
         """Mark the classes (C,) that the local softmax leaves out; None for none."""
         if self.softmax_scope == "all":
@@ -165,6 +181,26 @@ class ClientModule(pl.LightningModule):
             inside = {c for classes in kept_sets(self.model.class_sets, counts) for c in classes}
         return torch.tensor([c not in inside for c in range(len(class_counts))], device=device)
 
+    @cached_property
+    def flops_per_example(self) -> float:
+        """FLOPs of a training step, per example."""
+        return float(training_flops(cast(Network, self.model)))
+
     def turn_metrics(self) -> dict[str, float]:
-        """Mean training loss over the examples seen in this turn, and their number."""
-        return {"train/loss": float(self._loss_sum) / max(self._num_seen, 1.0), "examples": self._num_seen}
+        """Mean training loss over the examples seen in this turn, their number, and the FLOPs spent on them."""
+        return {
+            "train/loss": float(self._loss_sum) / max(self._num_seen, 1.0),
+            "examples": self._num_seen,
+            "flops": self._num_seen * self.flops_per_example,
+        }
+
+
+def joined(halves: Sequence[type[ClientModule]], **arguments: Any) -> ClientModule:
+    """Make a client half of several, for example FedFusion's with FedProx's term.
+
+    Args:
+        halves: Their classes; what the first overrides comes first, and what it leaves to ``super()`` the next does.
+        arguments: Those of all of them.
+    """
+    kind = type("And".join(half.__name__ for half in halves), tuple(halves), {})
+    return kind(**arguments)

@@ -48,6 +48,16 @@ def summarise_clients(
     }
 
 
+def summarise_observed(observed: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+    """Sum up what a method watches, such as lambda by channel, as ``<name>_{mean,std,min,max}``."""
+    found = {}
+    for name, values in observed.items():
+        numbers = np.array(values)
+        for statistic in ("mean", "std", "min", "max"):
+            found[f"{name}_{statistic}"] = float(getattr(numbers, statistic)())
+    return found
+
+
 def evaluate_global(
     scorer: Scorer, data: FederatedData, payload: Any, num_examples: np.ndarray
 ) -> tuple[dict[str, float], dict[int, float], dict[int, float]]:

@@ -19,7 +19,7 @@ from fedfeat.executors.serial import SerialExecutor
 from fedfeat.federation import Progress, first_progress, run_rounds
 from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.plan import Plan
-from fedfeat.rundir import git_commit, versions
+from fedfeat.rundir import git_commit, main_accuracy, versions
 from fedfeat.server import Server
 from fedfeat.store import ClientStore
 from fedfeat.types import Federation, RoundRecord
@@ -44,6 +44,7 @@ class Experiment:
         loggers: Consumers of the records.
         checkpoint_every: Rounds between checkpoints.
         targets: Accuracies whose cost is reported.
+        target_metric: The metric that is to reach them; None is that of `rundir.main_accuracy`.
         is_primary: Whether this process writes; the others only lend their device to the fits (``ddp``).
     """
 
@@ -59,6 +60,7 @@ class Experiment:
     loggers: Sequence[RoundLogger]
     checkpoint_every: int
     targets: Sequence[float]
+    target_metric: str | None = None
     is_primary: bool = True
 
     def run(self, stack: ExitStack) -> dict[str, Any]:
@@ -126,7 +128,7 @@ class Experiment:
         best = kept.get("best_val")
         if "val/acc" in metrics and (best is None or metrics["val/acc"] > best["val/acc"]):
             kept["best_val"] = {"round": record.round_idx, **metrics}
-        accuracy = metrics.get("global/acc", metrics.get("personal/acc_weighted"))
+        accuracy = main_accuracy(metrics, self.target_metric)
         for target in self.targets:
             if accuracy is not None and accuracy >= target and str(target) not in kept["to_target"]:
                 kept["to_target"][str(target)] = {

@@ -10,7 +10,7 @@ import numpy as np
 from fedfeat.data.federated import FederatedData
 from fedfeat.diagnostics import align
 from fedfeat.errors import ClientError
-from fedfeat.evaluation import evaluate_global, summarise_clients, weighted_mean
+from fedfeat.evaluation import evaluate_global, summarise_clients, summarise_observed, weighted_mean
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.features.preference import Preferences
 from fedfeat.plan import Plan
@@ -49,6 +49,14 @@ class Progress(NamedTuple):
     counters: dict[str, float]
 
 
+class Evaluation(NamedTuple):
+    """What an evaluated round adds to its record; see `RoundRecord`."""
+
+    metrics: dict[str, float] = {}  # noqa: RUF012 - never changed in place
+    rows: tuple[ClientRow, ...] = ()
+    observed: dict[str, tuple[float, ...]] = {}  # noqa: RUF012 - never changed in place
+
+
 def first_progress(state: Any) -> Progress:
     """Progress before the first round."""
     return Progress(0, state, dict.fromkeys(_COUNTERS, 0.0))
@@ -72,9 +80,10 @@ def run_rounds(
     loop = _Loop(plan, server, executor, data, store)
     if progress.round_idx == 0:
         counters = dict(progress.counters)
-        metrics, rows = loop.evaluate(progress.state, {}, counters)
+        found = loop.evaluate(progress.state, {}, counters)
         progress = progress._replace(counters=counters)
-        yield progress, RoundRecord(0, (), {**counters, **metrics}, True, rows)
+        metrics = {**counters, **found.metrics}
+        yield progress, RoundRecord(0, (), metrics, True, found.rows, observed=found.observed)
     while progress.round_idx < plan.num_rounds:
         progress, record = loop.one_round(progress)
         yield progress, record
@@ -103,15 +112,14 @@ class _Loop:
         counters["comm/total_bytes"] = counters["comm/up_bytes"] + counters["comm/down_bytes"]
         metrics = _turn_metrics(turns) | {"clients/failed": float(len(cohort) - len(turns))}
         evaluated = plan.evaluates(round_idx + 1)
-        rows: tuple[ClientRow, ...] = ()
         # The evaluation's own time is part of the total, so the clock is read after it.
-        if evaluated:
-            scores, rows = self.evaluate(state, turns, counters)
-            metrics |= scores
+        found = self.evaluate(state, turns, counters) if evaluated else Evaluation()
+        metrics |= found.metrics
         alignment = align(preferences, plan.probe.pref_neg) if plan.probe else None
         metrics |= alignment.metrics if alignment else {}
         counters["time/total_s"] += time.perf_counter() - start
-        record = RoundRecord(round_idx + 1, cohort, {**counters, **metrics}, evaluated, rows, alignment)
+        metrics = {**counters, **metrics}
+        record = RoundRecord(round_idx + 1, cohort, metrics, evaluated, found.rows, alignment, found.observed)
         return Progress(round_idx + 1, state, counters), record
 
     def _tasks(
@@ -129,7 +137,7 @@ class _Loop:
                 if plan.drop_stragglers:
                     continue
                 num_steps = straggler_steps(plan.seed, round_idx, client_id, num_steps, per_epoch)
-            evaluate = plan.evaluate_local and not plan.personal and plan.evaluates(round_idx + 1)
+            evaluate = plan.evaluate_local and plan.evaluates(round_idx + 1)
             memory, probe = self.store.get(client_id), plan.probes(round_idx + 1)
             yield Task(client_id, round_idx, payload, memory, num_steps, factor, evaluate, probe)
 
@@ -156,9 +164,7 @@ class _Loop:
                 continue
             counters["comm/up_bytes"] += num_bytes(result.payload)
             counters["compute/examples"] += result.metrics["examples"]
-            counters["compute/flops"] += result.metrics["examples"] * self.plan.flops_per_example(
-                result.client_id
-            )
+            counters["compute/flops"] += result.metrics["flops"]
             turns[result.client_id] = result.metrics
             if result.preferences is not None:
                 preferences[result.client_id] = result.preferences
@@ -168,11 +174,12 @@ class _Loop:
 
     def evaluate(
         self, state: Any, turns: Mapping[int, dict[str, float]], counters: dict[str, float]
-    ) -> tuple[dict[str, float], tuple[ClientRow, ...]]:
+    ) -> Evaluation:
         start = time.perf_counter()
         metrics: dict[str, float] = {}
         accuracies: dict[int, float] = {}
         losses: dict[int, float] = {}
+        observed: dict[str, tuple[float, ...]] = {}
         payload = self.server.global_payload(state)
         if payload is not None:
             metrics, accuracies, losses = evaluate_global(
@@ -184,21 +191,23 @@ class _Loop:
                     "val/acc": weighted_mean(scores.correct),
                     "val/loss": weighted_mean(scores.losses),
                 }
-        personal = self._personal(state, turns)
-        own = {client_id: found["personal/acc"] for client_id, found in personal.items()}
-        metrics |= summarise_clients("personal/acc", own, self.num_examples)
+            observed = {name: tuple(v.tolist()) for name, v in self.executor.observe(payload).items()}
+            metrics |= summarise_observed(observed)
+        personal = self._personal(state)
+        for prefix, found in (("personal", personal), ("local_pre_agg", turns)):
+            own = {k: scores["own/acc"] for k, scores in found.items() if "own/acc" in scores}
+            metrics |= summarise_clients(f"{prefix}/acc", own, self.num_examples)
         rows = self._rows(accuracies, losses, personal, turns)
         counters["time/evaluate_s"] += time.perf_counter() - start
-        return metrics, rows
+        return Evaluation(metrics, rows, observed)
 
-    def _personal(self, state: Any, turns: Mapping[int, dict[str, float]]) -> dict[int, dict[str, float]]:
-        if self.plan.personal:
-            everyone = range(self.plan.num_clients)
-            tasks = (Task(k, 0, self.server.broadcast(state, k), self.store.get(k)) for k in everyone)
-            found = dict(zip(everyone, self.executor.evaluate(tasks), strict=True))
-        else:
-            found = dict(turns)
-        return {client_id: scores for client_id, scores in found.items() if "personal/acc" in scores}
+    def _personal(self, state: Any) -> dict[int, dict[str, float]]:
+        """Score every client's own model where clients have one."""
+        if not self.plan.personal:
+            return {}
+        everyone = range(self.plan.num_clients)
+        tasks = (Task(k, 0, self.server.broadcast(state, k), self.store.get(k)) for k in everyone)
+        return dict(zip(everyone, self.executor.evaluate(tasks), strict=True))
 
     def _rows(
         self,
@@ -215,8 +224,10 @@ class _Loop:
                 num_examples=int(self.num_examples[k]) if k < trains else 0,
                 global_acc=accuracies.get(k),
                 global_loss=losses.get(k),
-                personal_acc=personal.get(k, {}).get("personal/acc"),
-                personal_loss=personal.get(k, {}).get("personal/loss"),
+                personal_acc=personal.get(k, {}).get("own/acc"),
+                personal_loss=personal.get(k, {}).get("own/loss"),
+                local_acc=turns.get(k, {}).get("own/acc"),
+                local_loss=turns.get(k, {}).get("own/loss"),
                 train_loss=turns.get(k, {}).get("train/loss"),
             )
             for k in ids

@@ -22,10 +22,9 @@ class Plan:
         straggler_fraction: Share of each cohort that finishes only part of its work.
         drop_stragglers: Leave them out (FedAvg in FedProx's paper) instead of taking their partial work.
         skip_failed: Go on without a failed client instead of stopping.
-        evaluate_local: Without personal state: score the cohort's models after training, on their own test parts.
+        evaluate_local: Score the cohort's models right after their local fits, on their own test parts.
         personal: Whether clients keep a part of the model, so that all of them are evaluated with their own.
         probe: When and how the cohort's class preferences are compared, or None.
-        flops_per_example: FLOPs of a client's training on one example.
     """
 
     seed: int
@@ -42,7 +41,6 @@ class Plan:
     evaluate_local: bool = False
     personal: bool = False
     probe: AlignmentProbe | None = None
-    flops_per_example: Callable[[int], float] = lambda client_id: 0.0
 
     def num_steps(self, steps_per_epoch: int) -> int:
         """Optimizer steps of one client's full work."""

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedfeat.errors import ConfigError
+from fedfeat.models.fusion import frozen_keys
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import NORMS
 
 SHARED = "shared"
 PERSONAL = "personal"
 GROUPED = "grouped"
+DROPPED = "dropped"
+"""Of tensors that follow from others, so that they are neither sent nor kept."""
 
 
 def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str, str]:
@@ -32,15 +35,19 @@ def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str,
             raise ConfigError.rule("algorithm.client.personal", rule, selector)
         chosen |= found
     grouped = model.group_rows() if isinstance(model, GroupedNetwork) else {}
-    return {
-        key: PERSONAL if key in chosen else GROUPED if key in grouped else SHARED
-        for key in model.state_dict()
-    }
+    policies = {key: GROUPED if key in grouped else SHARED for key in model.state_dict()}
+    policies |= dict.fromkeys(chosen, PERSONAL)
+    return policies | dict.fromkeys(frozen_keys(model), DROPPED)
 
 
 def sent_keys(policies: dict[str, str]) -> tuple[str, ...]:
     """List the tensors that cross the wire, in the model's order."""
-    return tuple(key for key, policy in policies.items() if policy != PERSONAL)
+    return tuple(key for key, policy in policies.items() if policy not in (PERSONAL, DROPPED))
+
+
+def is_complete(policies: dict[str, str]) -> bool:
+    """Whether what crosses the wire is the whole model."""
+    return PERSONAL not in policies.values()
 
 
 def keys_with(policies: dict[str, str], policy: str) -> tuple[str, ...]:

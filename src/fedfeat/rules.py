@@ -81,6 +81,7 @@ _PRECISION = one_of(
     *("32-true", "64-true", "64", "32", "16", "bf16", 64, 32, 16),
 )
 _SHARE = interval("[0, 1)")
+_NUMBER = interval("(-inf, inf)")
 _POSITIVE = interval("(0, inf)")
 _NOT_NEGATIVE = interval("[0, inf)")
 
@@ -114,6 +115,7 @@ RULES = (
     Rule("federation.checkpoint_every", integer(1)),
     Rule("federation.ram_budget_mb", _POSITIVE),
     Rule("federation.targets", list_of(interval("(0, 1]"))),
+    Rule("federation.target_metric", _TEXT, optional=True),
     Rule("optimizer.lr", _POSITIVE),
     Rule("optimizer.momentum", _SHARE),
     Rule("optimizer.weight_decay", _NOT_NEGATIVE),
@@ -158,10 +160,20 @@ RULES = (
     Rule("structure.trim", _BOOL),
     Rule("algorithm.client.personal", list_of(_TEXT)),
     Rule("algorithm.client.mu", _NOT_NEGATIVE),
+    Rule("algorithm.client.op", one_of("conv", "multi", "single")),
+    Rule("algorithm.client.lambda_init", _NUMBER),
+    Rule("algorithm.client.conv_init", one_of("default", "average")),
+    Rule("algorithm.client.conv_bias", _BOOL),
+    Rule("algorithm.client.concat", one_of("global_first", "local_first")),
+    Rule("algorithm.client.cache_eg", _BOOL),
     Rule("algorithm.client.softmax_scope", one_of("all", "present_classes", "kept_groups")),
     Rule("algorithm.server.weighting", one_of("samples", "uniform")),
     Rule("algorithm.server.pairing", one_of("presence", "all")),
     Rule("algorithm.server.group_weighting", one_of("samples", "uniform", "class_count")),
+    Rule("algorithm.server.ema", _SHARE),
+    Rule("algorithm.server.eval_eg", one_of("prev", "self")),
+    Rule("algorithm.server.stale_clients", _BOOL),
+    Rule("algorithm.server.average.weighting", one_of("samples", "uniform")),
 )
 
 
@@ -193,6 +205,9 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "federation.cohort_size", f"be at most federation.num_clients ({num_clients})", size
     if size is not None and federation.get("fraction") is not None:
         yield "federation.fraction", f"be null beside federation.cohort_size ({size})", federation["fraction"]
+    metric, local = federation.get("target_metric"), federation.get("evaluate_local", _ABSENT)
+    if local is False and str(metric).startswith("local_pre_agg/"):
+        yield "federation.target_metric", "be measured: federation.evaluate_local=true does so", metric
     epochs, steps = (federation.get(key, _ABSENT) for key in ("local_epochs", "local_steps"))
     if epochs is None and steps is None:
         yield "federation.local_epochs", "be set where federation.local_steps is null", None

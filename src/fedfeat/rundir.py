@@ -142,3 +142,10 @@ def _flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def main_accuracy(metrics: Mapping[str, float], chosen: str | None = None) -> float | None:
+    """Give what a run is judged by: the chosen metric, else the server's model, else the clients' own models."""
+    if chosen is not None:
+        return metrics.get(chosen)
+    return metrics.get("global/acc", metrics.get("personal/acc_weighted"))

@@ -14,12 +14,17 @@ class Server(Protocol):
     Attributes:
         payload_type: The typed record that it sends and receives; the client half must speak the same.
         accepts_unequal: Whether clients may run unequal networks.
-        needs_groups: Whether the network must be separated into groups.
     """
 
     payload_type: ClassVar[type]
     accepts_unequal: ClassVar[bool]
-    needs_groups: ClassVar[bool]
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse a model that the method cannot work on, before anything is done.
+
+        Raises:
+            UserError: What the model must have.
+        """
 
     def init(self, model: nn.Module, federation: Federation) -> Any:
         """Make the first state from the common initial model."""

@@ -85,15 +85,15 @@ def run(cfg: DictConfig, run_dir: Path) -> float | None:
                 _finish(experiment, summary)
     else:
         _log.info("The run in %s is finished; nothing to do.", run_dir)
-    final = summary["final"]
-    return final.get("global/acc", final.get("personal/acc_weighted"))
+    return rundir.main_accuracy(summary["final"], config["federation"]["target_metric"])
 
 
 def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:
+    from fedfeat.channels import draw_observed
     from fedfeat.figures import run_figures
 
     run_dir = experiment.info.run_dir
-    for name, path in run_figures(run_dir, experiment.info.name).items():
+    for name, path in (run_figures(run_dir, experiment.info.name) | draw_observed(run_dir)).items():
         for logger in experiment.loggers:
             logger.picture(name, path)
     # Written last: its presence says that the run is finished.

@@ -22,7 +22,7 @@ class Update(NamedTuple):
         num_examples: Size of its training set, the weight in sample-weighted averages.
         payload: The method's own typed record; the only part that crosses the wire.
         memory: Personal tensors to keep until the client's next turn, or None.
-        metrics: Scalars of the fit (``train/loss``, ``examples``, ...), never tensors.
+        metrics: Scalars of the fit (``train/loss``, ``examples``, ``flops``, ``own/acc``, ...), never tensors.
         preferences: Class preferences of the fitted model where the task asked for them; never sent.
     """
 
@@ -100,7 +100,19 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientRow:
-    """One client in one evaluated round: a row of clients.csv; None where a value does not exist."""
+    """One client in one evaluated round: a row of clients.csv; None where a value does not exist.
+
+    Attributes:
+        client_id: The client.
+        num_examples: Its training examples.
+        global_acc: Of the server's model on the client's test part, as `global_loss`.
+        global_loss: See there.
+        personal_acc: Of the client's own model on it, with the server's current shared part, as `personal_loss`.
+        personal_loss: See there.
+        local_acc: Of the model that the client had right after its local fit, as `local_loss`.
+        local_loss: See there.
+        train_loss: Of that fit.
+    """
 
     client_id: int
     num_examples: int
@@ -108,6 +120,8 @@ class ClientRow:
     global_loss: float | None = None
     personal_acc: float | None = None
     personal_loss: float | None = None
+    local_acc: float | None = None
+    local_loss: float | None = None
     train_loss: float | None = None
 
 
@@ -122,6 +136,7 @@ class RoundRecord:
         evaluated: Whether this round was evaluated (a row of metrics.csv).
         clients: One row per client where the round was evaluated.
         alignment: `diagnostics.Alignment` of the cohort where it was measured.
+        observed: What the method watches in the server's model, such as lambda by channel, where it was evaluated.
     """
 
     round_idx: int
@@ -130,6 +145,7 @@ class RoundRecord:
     evaluated: bool
     clients: tuple[ClientRow, ...] = field(default=())
     alignment: Any = None
+    observed: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 class Parts(NamedTuple):

@@ -73,7 +73,12 @@ class Worker:
         self.drop_singleton = any(isinstance(m, norms) for m in self.module.model.modules())
 
     def _make(self, key: Hashable) -> ClientModule:
-        module = self._build_client(model=self.networks.build(key), channels_last=self.trainer.channels_last)
+        with torch.random.fork_rng(devices=[]):
+            # What a method adds to the network has the same first weights in every process and architecture.
+            torch.manual_seed(derive_seed(self.settings.seed, "method init"))
+            module = self._build_client(
+                model=self.networks.build(key), channels_last=self.trainer.channels_last
+            )
         if self.trainer.compile:
             module.model.compile()
         return module
@@ -116,6 +121,8 @@ class Worker:
         module.receive(task.payload, memory)
         module.begin_turn(task.lr_factor, self.data.class_counts[task.client_id], self.data.device)
         batches = self._batches(task.client_id, task.round_idx)
+        with self.trainer.autocast(self.data.device):
+            batches = module.prepare(batches)
         begin_fit(self.lightning, task.num_steps, max(len(batches), 1))
         if self.settings.keep_optimizer:
             module.optimizer_memory = optimizer_state
@@ -161,6 +168,11 @@ class Worker:
             self.module, self.data.test_batches(chosen, self.settings.eval_batch_size, client_id)
         )
 
+    def observe(self, payload: Any) -> dict[str, Tensor]:
+        """Give what the method watches in the server's model."""
+        self.module.receive(payload, None)
+        return self.module.observe()
+
     def score_validation(self, payload: Any) -> Scores:
         """Score the server's model on all clients' validation examples."""
         self.module.receive(payload, None)
@@ -172,7 +184,7 @@ class Worker:
             return {}
         batches = self.data.test_batches(indices, self.settings.eval_batch_size, client_id)
         scores = self._score(module, batches)
-        return {"personal/acc": float(scores.correct.mean()), "personal/loss": float(scores.losses.mean())}
+        return {"own/acc": float(scores.correct.mean()), "own/loss": float(scores.losses.mean())}
 
     @torch.inference_mode()
     def _score(self, module: ClientModule, batches: Iterator[tuple[Tensor, Tensor]]) -> Scores:

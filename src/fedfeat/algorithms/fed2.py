@@ -22,11 +22,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedfeat.client import Weights
+from fedfeat.errors import UserError
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import ClassSets
 from fedfeat.paired_mean import PairedMean, rows_of, take_rows
 from fedfeat.params import WeightedMean, select, snapshot
-from fedfeat.policy import GROUPED, keys_with, sent_keys
+from fedfeat.policy import GROUPED, is_complete, keys_with, sent_keys
 from fedfeat.types import Federation, Update
 
 
@@ -63,7 +64,6 @@ class Fed2Server:
 
     payload_type: ClassVar[type] = Weights
     accepts_unequal: ClassVar[bool] = True
-    needs_groups: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -72,6 +72,13 @@ class Fed2Server:
         group_weighting: Literal["samples", "uniform", "class_count"] = "samples",
     ) -> None:
         self.pairing, self.weighting, self.group_weighting = pairing, weighting, group_weighting
+
+    def check(self, model: nn.Module) -> None:
+        """Take group-separated networks only."""
+        if not isinstance(model, GroupedNetwork):
+            raise UserError(
+                "algorithm/server=fed2 must have groups, but structure=none or separate=false has none."
+            )
 
     def init(self, model: nn.Module, federation: Federation) -> Fed2State:
         """Start from the common initial model, a group-separated network."""
@@ -83,7 +90,7 @@ class Fed2Server:
         counts = np.stack([federation.class_counts[:, list(classes)].sum(1) for classes in sets], 1)
         return Fed2State(
             params=snapshot(model, sent),
-            complete=len(sent) == len(federation.policies),
+            complete=is_complete(federation.policies),
             class_sets=sets,
             group_of_row=select(model.group_rows(), grouped),
             own_sets=tuple(_own_sets(federation.networks.key(k), sets) for k in clients),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedfeat.client import Weights
 from fedfeat.params import WeightedMean, snapshot
-from fedfeat.policy import sent_keys
+from fedfeat.policy import is_complete, sent_keys
 from fedfeat.types import Federation, Update
 
 
@@ -43,15 +43,17 @@ class FedAvgServer:
 
     payload_type: ClassVar[type] = Weights
     accepts_unequal: ClassVar[bool] = False
-    needs_groups: ClassVar[bool] = False
 
     def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
         self.weighting = weighting
 
+    def check(self, model: nn.Module) -> None:
+        """Take any model."""
+
     def init(self, model: nn.Module, federation: Federation) -> FedAvgState:
         """Start from the shared tensors of the common initial model."""
         shared = sent_keys(federation.policies)
-        return FedAvgState(snapshot(model, shared), complete=len(shared) == len(federation.policies))
+        return FedAvgState(snapshot(model, shared), complete=is_complete(federation.policies))
 
     def broadcast(self, state: FedAvgState, client_id: int) -> Weights:
         """Send the same weights to everyone."""

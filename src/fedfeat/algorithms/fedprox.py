@@ -31,12 +31,15 @@ class FedProxClient(ClientModule):
 
     def on_train_start(self) -> None:
         """Lightning hook: keep w^t on the model's device (trainable parameters only, not BN statistics)."""
-        self._received = [parameter.detach().clone() for parameter in self.model.parameters()]
+        self._received = [parameter.detach().clone() for parameter in self._trained()]
 
     def loss(self, batch: Batch) -> Tensor:
         """``F_k(w) + mu / 2 * ||w - w^t||^2``."""
         if self.mu == 0.0:
             return super().loss(batch)
-        gaps = torch._foreach_sub(list(self.model.parameters()), self._received)
+        gaps = torch._foreach_sub(self._trained(), self._received)
         squares = [gap.square().sum() for gap in gaps]
         return super().loss(batch) + 0.5 * self.mu * torch.stack(squares).sum()
+
+    def _trained(self) -> list[Tensor]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]

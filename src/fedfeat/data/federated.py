@@ -1,6 +1,5 @@
 """The data of a federation on one device: batches with an address, test parts, counts."""
 
-import math
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
@@ -10,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedfeat.data.batches import ClientBatches
 from fedfeat.data.partition_parts import ClientSplit, class_counts
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import ClientPixels
-from fedfeat.errors import ConfigError
-from fedfeat.seeding import derive_seed, numpy_generator
+from fedfeat.seeding import numpy_generator
 from fedfeat.types import Parts
 
 if TYPE_CHECKING:
@@ -74,6 +73,11 @@ class FederatedData:
         """Whether every client sees the pixels in an order of its own."""
         return self.split.permuted
 
+    @property
+    def augmented(self) -> bool:
+        """Whether training inputs are new in every epoch."""
+        return self._pipeline.augments
+
     @cached_property
     def class_counts(self) -> np.ndarray:
         """Training examples per client and class, int64 (K, C)."""
@@ -113,7 +117,7 @@ class FederatedData:
         drop_singleton: bool = False,
         rank: int = 0,
         world_size: int = 1,
-    ) -> "ClientBatches":
+    ) -> ClientBatches:
         """Give the batches of one local fit: the same for the same seed, round and client.
 
         Args:
@@ -125,7 +129,10 @@ class FederatedData:
             rank: This process among those that share the client.
             world_size: Number of processes that share the client; each takes a strided share of every batch.
         """
-        return ClientBatches(self, client_id, seed, round_idx, batch_size, drop_singleton, rank, world_size)
+        mine = self._on_device(self.split.train.of(client_id))
+        return ClientBatches(
+            self, mine, (seed, round_idx, client_id), batch_size, drop_singleton, rank, world_size
+        )
 
     def test_batches(
         self, indices: np.ndarray | Tensor, batch_size: int, client_id: int | None = None
@@ -149,8 +156,7 @@ class FederatedData:
         found = []
         for label in range(self.dataset.num_classes):
             chosen = draw.permutation(mine[labels == label])[:count]
-            inputs = self._pipeline.test(self._train.inputs[self._on_device(chosen)])
-            found.append(self._permute(inputs, self._on_device(chosen)))
+            found.append(self.plain_inputs(self._on_device(chosen)))
         return found
 
     def val_batches(self, batch_size: int, client_id: int | None = None) -> Iterator[Batch]:
@@ -158,8 +164,7 @@ class FederatedData:
         val = self.split.val
         indices = val.indices if client_id is None else val.of(client_id)
         for chosen in self._on_device(indices).split(batch_size):
-            x = self._pipeline.test(self._train.inputs[chosen])
-            yield self._permute(x, chosen), self._train.labels[chosen]
+            yield self.plain_inputs(chosen), self._train.labels[chosen]
 
     def pooled(self) -> "FederatedData":
         """Give the same data with one training client that holds everything; test parts stay as they are.
@@ -173,72 +178,23 @@ class FederatedData:
         one.split = self.split._replace(train=_single(train), val=_single(val))
         return one
 
-    def _train_batch(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+    def train_inputs(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        """Give training examples as the network reads them, augmented."""
         return self._permute(self._pipeline.train(self._train.inputs[chosen], generator), chosen)
+
+    def plain_inputs(self, chosen: Tensor) -> Tensor:
+        """Give training examples as the network reads them without augmentation."""
+        return self._permute(self._pipeline.test(self._train.inputs[chosen]), chosen)
+
+    def train_labels(self, chosen: Tensor) -> Tensor:
+        """Give the labels of training examples."""
+        return self._train.labels[chosen]
 
     def _permute(self, x: Tensor, chosen: Tensor) -> Tensor:
         return x if self._pixels is None else self._pixels.of_examples(x, chosen)
 
     def _on_device(self, indices: np.ndarray | Tensor) -> Tensor:
         return torch.as_tensor(indices, device=self.device)
-
-
-class ClientBatches:
-    """The batches of one local fit; every ``iter()`` is the next local epoch.
-
-    The order comes from a CPU generator at the address (round, client), the augmentation from one on the
-    device, so that drawing more augmentation numbers never changes which examples meet in a batch. The last
-    batch may be smaller. Yields float32 ``(B, C, H, W)`` and int64 ``(B,)``.
-    """
-
-    def __init__(
-        self,
-        data: FederatedData,
-        client_id: int,
-        seed: int,
-        round_idx: int,
-        batch_size: int | None,
-        drop_singleton: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        num_examples = data.num_examples(client_id)
-        if batch_size is not None and batch_size != -1 and batch_size < 1:
-            raise ConfigError.rule("batch_size", "be positive, or -1 or null for full batches", batch_size)
-        self._data, self._rank, self._world_size = data, rank, world_size
-        # A full batch of one example counts as a smaller last batch, so that drop_singleton sees it.
-        self._size = max(num_examples, 2) if batch_size is None or batch_size == -1 else batch_size
-        self._indices = torch.as_tensor(data.split.train.of(client_id), device=data.device)
-        tail = num_examples % self._size
-        self._kept = num_examples - (tail if drop_singleton and tail < 2 * world_size else 0)
-        self._order = torch.Generator().manual_seed(derive_seed(seed, "batches", round_idx, client_id))
-        # Ranks augment different examples, hence need different numbers; rank 0 is what one process draws.
-        address = (round_idx, client_id, rank) if rank else (round_idx, client_id)
-        self._augmentation = torch.Generator(data.device)
-        self._augmentation.manual_seed(derive_seed(seed, "augmentation", *address))
-
-    def __len__(self) -> int:
-        """Give the number of batches per epoch."""
-        return math.ceil(self._kept / self._size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches of the next epoch; its order is drawn when the first batch is."""
-        data = self._data
-        order = torch.randperm(len(self._indices), generator=self._order)[: self._kept]
-        chosen = self._indices[order.to(data.device)]
-        if not len(chosen):
-            return
-        for batch in chosen.split(self._size):
-            share = batch if self._world_size == 1 else self._share(batch)
-            yield data._train_batch(share, self._augmentation), data._train.labels[share]
-
-    def _share(self, batch: Tensor) -> Tensor:
-        """Give this rank's part; where a batch has fewer examples than ranks, some are taken twice.
-
-        A rank without an example would wait for the others forever.
-        """
-        share = batch[self._rank :: self._world_size]
-        return share if len(share) else batch[self._rank % len(batch)].unsqueeze(0)
 
 
 def _single(indices: np.ndarray) -> Parts:

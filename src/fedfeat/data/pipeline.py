@@ -35,6 +35,11 @@ class InputPipeline:
         self._scale = _per_channel([1 / (255 * s) for s in used_std], device)
         self._shift = _per_channel([-m / s for m, s in zip(used_mean, used_std, strict=True)], device)
 
+    @property
+    def augments(self) -> bool:
+        """Whether training batches are augmented."""
+        return bool(self._augment)
+
     def train(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Augment and normalise a training batch.
 

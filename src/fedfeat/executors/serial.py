@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fedfeat.errors import ClientError
 from fedfeat.types import Scores, Task, Update
@@ -36,6 +37,10 @@ class SerialExecutor:
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples."""
         return self.worker.score(payload, indices, client_id)
+
+    def observe(self, payload: Any) -> dict[str, Tensor]:
+        """Give what the method watches in the server's model, each (n,)."""
+        return self.worker.observe(payload)
 
     def score_validation(self, payload: Any) -> Scores:
         """Score the server's model on the validation examples."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedfeat.models.fusion import fusion_of
 from fedfeat.models.network import NORMS, Network
 
 ACTIVATIONS = (
@@ -84,6 +85,10 @@ def _side_by_side(module: nn.Module) -> list[nn.Module]:
 def _units(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Give the modules that the trace looks at, and into none of them: layers, norms and all without children."""
     inside: set[nn.Module] = set()
+    # The frozen extractor of FedFusion is another model, whose neurons belong to nobody here.
+    fusion = fusion_of(network)
+    if fusion is not None:
+        inside.update(fusion.frozen.modules())
     for name, module in network.named_modules():
         is_unit = is_weighted(module) or _is_norm(module) or not any(True for _ in module.children())
         if module not in inside and is_unit:

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
 
+from fedfeat.channels import table_path
 from fedfeat.files import atomic_open
 from fedfeat.loggers.base import RunInfo
 from fedfeat.types import ClientRow, RoundRecord
@@ -72,7 +73,7 @@ class CsvTable:
 
 
 class CsvLogger:
-    """Write ``metrics.csv`` (a row per evaluated round) and ``clients.csv`` (one per client in it).
+    """Write ``metrics.csv`` (a row per evaluated round), ``clients.csv`` (one per client in it) and ``observed/*.csv``.
 
     Numbers have the digits that read back to the same float; what does not exist is left empty.
     """
@@ -81,6 +82,7 @@ class CsvLogger:
         """Open both files; after a resume, without the rows that will come again."""
         self._metrics = CsvTable(run.run_dir / METRICS_FILE, ("round", "cohort_size"), run.resumed_round)
         self._clients = CsvTable(run.run_dir / CLIENTS_FILE, CLIENT_COLUMNS, run.resumed_round)
+        self._run, self._observed = run, dict[str, CsvTable]()
 
     def log(self, record: RoundRecord) -> None:
         """Append the rows of an evaluated round."""
@@ -89,6 +91,18 @@ class CsvLogger:
         self._clients.append({"round": record.round_idx, **asdict(client)} for client in record.clients)
         row = {"round": record.round_idx, "cohort_size": len(record.cohort), **record.metrics}
         self._metrics.append([row])
+        for name, values in record.observed.items():
+            self._table(name).append(
+                [{"round": record.round_idx, **{str(i): value for i, value in enumerate(values)}}]
+            )
+
+    def _table(self, name: str) -> CsvTable:
+        """Give the table of what a method watches, opened when it first comes."""
+        if name not in self._observed:
+            path = table_path(self._run.run_dir, name)
+            path.parent.mkdir(exist_ok=True)
+            self._observed[name] = CsvTable(path, ("round",), self._run.resumed_round)
+        return self._observed[name]
 
     def picture(self, name: str, path: Path) -> None:
         """Leave pictures where they are."""
@@ -98,8 +112,8 @@ class CsvLogger:
 
     def close(self, failed: bool = False) -> None:
         """Close both files."""
-        self._metrics.close()
-        self._clients.close()
+        for table in (self._metrics, self._clients, *self._observed.values()):
+            table.close()
 
 
 def _line(values: Iterable[Any]) -> str:

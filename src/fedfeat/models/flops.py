@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,7 +23,7 @@ def forward_flops(network: Network, batch: int = 2) -> int:
         batch: Examples in the pass that is counted.
     """
     with torch.no_grad():
-        return _count(network, batch, backward=False)
+        return _count(network, batch, backward=False, input_shape=network.input_shape)
 
 
 def training_flops(network: Network, batch: int = 2) -> int:
@@ -33,19 +34,30 @@ def training_flops(network: Network, batch: int = 2) -> int:
         batch: Examples in the pass that is counted.
     """
     with torch.enable_grad():
-        return _count(network, batch, backward=True)
+        return _count(network, batch, backward=True, input_shape=network.input_shape)
 
 
-def _count(network: Network, batch: int, backward: bool) -> int:
-    x = torch.empty((batch, *network.input_shape), device="meta")
-    state = meta_state(network)
+def encoder_flops(network: Network, batch: int = 2) -> int:
+    """Count FLOPs per example of one forward pass through the encoder.
+
+    Args:
+        network: The network; only its shapes are read.
+        batch: Examples in the pass that is counted.
+    """
+    with torch.no_grad():
+        return _count(network.encoder, batch, backward=False, input_shape=network.input_shape)
+
+
+def _count(module: nn.Module, batch: int, backward: bool, input_shape: Sequence[int]) -> int:
+    x = torch.empty((batch, *input_shape), device="meta")
+    state = meta_state(module)
     counter = FlopCounterMode(
         display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward_flops}
     )
     with counter:
-        logits = functional_call(network, state, (x,))
+        output = functional_call(module, state, (x,))
         if backward:
-            logits.sum().backward()
+            output.sum().backward()
     return counter.get_total_flops() // batch
 
 

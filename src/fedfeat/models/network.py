@@ -35,6 +35,7 @@ class Network(nn.Module):
         input_shape: Shape of one example, (C, H, W) for images.
         num_classes: Width of the logits.
         is_xavier: Whether the weights were drawn by `blocks.xavier_`.
+        fusion: What `fusion.fuse` puts between encoder and head, or None.
     """
 
     is_xavier = False
@@ -60,19 +61,26 @@ class Network(nn.Module):
         self.head = nn.Sequential(OrderedDict(head))
         self.input_shape = tuple(int(side) for side in input_shape)
         self.num_classes = int(num_classes)
+        self.fusion: nn.Module | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *frozen_features: Tensor) -> Tensor:
         """Give logits (B, num_classes) for inputs (B, *input_shape)."""
-        return self.head(self.encoder(x))
+        return self.head(self.features(x, *frozen_features))
 
-    def features(self, x: Tensor) -> Tensor:
-        """Give the encoder's output: (B, C, H, W) for a convolutional network."""
-        return self.encoder(x)
+    def features(self, x: Tensor, *frozen_features: Tensor) -> Tensor:
+        """Give what the head reads: the encoder's output, (B, C, H, W) for a convolutional network.
+
+        Args:
+            x: Inputs (B, *input_shape).
+            frozen_features: Where the network has a fusion module: E_g(x), if it is known already.
+        """
+        local = self.encoder(x)
+        return local if self.fusion is None else self.fusion(local, x, *frozen_features)
 
     def representation(self, x: Tensor) -> Tensor:
         """Give the input of the last linear layer, (B, d); ``last_layer`` maps it to the logits."""
         *before, last = self.head
-        x = self.encoder(x)
+        x = self.features(x)
         for layer in chain(before, list(cast(nn.Sequential, last))[:-1]):
             x = layer(x)
         return x

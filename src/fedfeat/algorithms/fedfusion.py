@@ -1,0 +1,227 @@
+"""FedFusion: Yao et al., "Towards Faster and Better Federated Learning: A Feature Fusion Approach", 2019, Alg. 1.
+
+    server: G_0 <- initial model (E, F, C);  each round: S <- sample clients
+            for k in S:  send G_r;  receive L_k
+            G_{r+1} <- sum_k n_k / (sum_j n_j) * L_k
+            multi, single:  lambda_{r+1} <- ema * lambda_r + (1 - ema) * lambda_{r+1}
+    client: E_l, F, C <- G_r;  E_g <- E of G_r, frozen
+            for E epochs over batches (x, y):  step on E_l, F, C by the gradient of  loss(C(F(E_g(x), E_l(x))), y)
+            return E_l, F, C
+
+The operators F are in `models.fusion`. E_g follows from what the client received, so it is never sent. The averaging
+is any server half's, for example Fed2's paired one.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from fedfeat.client import ClientModule, Weights
+from fedfeat.errors import UserError
+from fedfeat.models.flops import encoder_flops
+from fedfeat.models.fusion import Concat, ConvInit, Fusion, LambdaFusion, Op, fuse, fusion_of
+from fedfeat.models.network import Network
+from fedfeat.params import copy_into, select
+from fedfeat.server import Server
+from fedfeat.types import Federation, Update
+
+
+class FusedModel(NamedTuple):
+    """The server's model with an E_g that is not its E: what is evaluated, never sent.
+
+    Attributes:
+        params: E_l, F and C.
+        frozen: E_g, under the names of the extractor's tensors in the network.
+    """
+
+    params: dict[str, Tensor]
+    frozen: dict[str, Tensor]
+
+
+class FedFusionClient(ClientModule):
+    """FedAvg's client with a fusion module between encoder and head.
+
+    Args:
+        model: The network; the fusion module is put into it.
+        op: ``conv``, ``multi`` or ``single``.
+        lambda_init: First lambda of multi and single; 0 in thu-media/FedFusion.
+        conv_init: ``default`` of the framework as in that code, or ``average``.
+        conv_bias: Whether conv has a bias; there it has.
+        concat: ``global_first`` as in the paper, or ``local_first`` as in that code.
+        cache_eg: Compute E_g(x) once per turn and not once per epoch, as the text suggests; augmented inputs are new
+            in every epoch, so then it must be off.
+        arguments: As in `ClientModule`.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Network,
+        op: Op = "multi",
+        lambda_init: float = 0.0,
+        conv_init: ConvInit = "default",
+        conv_bias: bool = True,
+        concat: Concat = "global_first",
+        cache_eg: bool = False,
+        **arguments: Any,
+    ) -> None:
+        fuse(model, op, lambda_init, conv_init, conv_bias, concat)
+        super().__init__(model=model, **arguments)
+        self.fixed_inputs = self.cache_eg = cache_eg
+        self._num_cached = 0
+
+    @property
+    def fusion(self) -> Fusion:
+        """The fusion module."""
+        return cast(Fusion, fusion_of(self.model))
+
+    def receive(self, payload: Any, memory: dict[str, Tensor] | None) -> None:
+        """Become one client; its E_g is the received E."""
+        super().receive(payload, memory)
+        frozen = cast(Network, self.model).encoder.state_dict()
+        if isinstance(payload, FusedModel):
+            frozen = {key.removeprefix("encoder."): tensor for key, tensor in payload.frozen.items()}
+        copy_into(self.fusion.frozen, frozen)
+
+    @torch.no_grad()
+    def prepare(self, batches: Any) -> Any:
+        """Put E_g's features beside the inputs where they are cached."""
+        if not self.cache_eg:
+            return batches
+        frozen = self.fusion.frozen
+        cached = [frozen.to(inputs.device)(self.laid_out(inputs)) for inputs in batches.inputs()]
+        self._num_cached = sum(map(len, cached))
+        return batches.beside(torch.cat(cached))
+
+    def forward(self, inputs: Any) -> Tensor:
+        """Logits (B, num_classes) of inputs (B, ...), or of inputs with the features that E_g has of them."""
+        if isinstance(inputs, Tensor):
+            return super().forward(inputs)
+        x, frozen_features = inputs
+        return self.model(self.laid_out(x), frozen_features)
+
+    def turn_metrics(self) -> dict[str, float]:
+        """As `ClientModule`, with E_g's passes counted as often as they were made."""
+        metrics = super().turn_metrics()
+        if self.cache_eg:
+            metrics["flops"] -= (metrics["examples"] - self._num_cached) * self._encoder_flops
+        return metrics
+
+    def observe(self) -> dict[str, Tensor]:
+        """Lambda, or for conv the share of the global half in the norm of each channel's weights."""
+        name = "lambda" if isinstance(self.fusion.operator, LambdaFusion) else "global_share"
+        return {f"fusion/{name}": self.fusion.operator.global_part()}
+
+    @cached_property
+    def _encoder_flops(self) -> float:
+        return float(encoder_flops(cast(Network, self.model)))
+
+
+class FedFusionState(NamedTuple):
+    """State of the server.
+
+    Attributes:
+        average: State of the server half that averages.
+        lambda_keys: Tensors that are smoothed.
+        encoder_keys: Tensors of E.
+        frozen: E of the model before the last average: the E_g of its evaluation.
+        received: For each client, the number of rounds after which it last received the model (stale clients).
+        versions: The averages that some client still starts from, by that number.
+    """
+
+    average: Any
+    lambda_keys: tuple[str, ...]
+    encoder_keys: tuple[str, ...]
+    frozen: dict[str, Tensor]
+    received: tuple[int, ...] = ()
+    versions: dict[int, Any] = {}  # noqa: RUF012 - never changed in place
+
+
+class FedFusionServer:
+    """Average by another server half, then smooth lambda.
+
+    Args:
+        average: The server half that averages, over everything that clients send.
+        ema: Decay of lambda's moving average, .9 in thu-media/FedFusion; 0 leaves the plain average.
+        eval_eg: E_g of the evaluated model: ``prev``, the E that its clients had frozen, as in that code, which
+            averages the frozen copies; or ``self``, its own E, with which multi and single disappear.
+        stale_clients: Whether only the round's participants receive the new model, so that a client that is drawn
+            later starts from its own older copy, as in that code; Algorithm 1 sends G_r to everyone.
+    """
+
+    payload_type: ClassVar[type] = Weights
+
+    def __init__(
+        self,
+        average: Server,
+        ema: float = 0.9,
+        eval_eg: Literal["prev", "self"] = "prev",
+        stale_clients: bool = False,
+    ) -> None:
+        self.average, self.ema, self.eval_eg, self.stale_clients = average, ema, eval_eg, stale_clients
+        self.accepts_unequal = average.accepts_unequal
+
+    def check(self, model: nn.Module) -> None:
+        """Take networks with a fusion module."""
+        if fusion_of(model) is None:
+            raise UserError(
+                "algorithm/client must fuse features for algorithm/server=fedfusion: fedfusion does."
+            )
+        self.average.check(model)
+
+    def init(self, model: nn.Module, federation: Federation) -> FedFusionState:
+        """Start from the common initial model, whose E_g is its E."""
+        fusion = fusion_of(model)
+        assert fusion is not None
+        average = self.average.init(model, federation)
+        is_lambda = isinstance(fusion.operator, LambdaFusion)
+        smoothed = ("fusion.operator.lambdas",) if is_lambda else ()
+        encoder = [f"encoder.{key}" for key in cast(Network, model).encoder.state_dict()]
+        sent = [key for key in encoder if key in average.params]
+        state = FedFusionState(average, smoothed, tuple(sent), select(average.params, sent))
+        if self.stale_clients:
+            state = state._replace(received=(0,) * federation.num_clients, versions={0: average})
+        return state
+
+    def broadcast(self, state: FedFusionState, client_id: int) -> Weights:
+        """Send E, F and C: the newest, or those that a stale client has."""
+        average = state.versions[state.received[client_id]] if self.stale_clients else state.average
+        return self.average.broadcast(average, client_id)
+
+    def aggregate(self, state: FedFusionState, updates: Iterable[Update]) -> FedFusionState:
+        """Average and smooth; a round without an update changes nothing."""
+        cohort: list[int] = []
+        average = self.average.aggregate(state.average, _noting(updates, cohort))
+        if not cohort:
+            return state
+        before, after = state.average.params, average.params
+        smoothed = {
+            key: before[key] + (1 - self.ema) * (after[key] - before[key]) for key in state.lambda_keys
+        }
+        average = average._replace(params=after | smoothed)
+        state = state._replace(average=average, frozen=select(before, state.encoder_keys))
+        return self._hand_out(state, cohort) if self.stale_clients else state
+
+    def _hand_out(self, state: FedFusionState, cohort: list[int]) -> FedFusionState:
+        newest = max(state.versions) + 1
+        received = tuple(newest if k in cohort else old for k, old in enumerate(state.received))
+        versions = state.versions | {newest: state.average}
+        # The newest stays even where nobody waits for it, for its number.
+        kept = {number: versions[number] for number in sorted({*received, newest})}
+        return state._replace(received=received, versions=kept)
+
+    def global_payload(self, state: FedFusionState) -> Weights | FusedModel | None:
+        """Give the averaged model with its E_g, where nothing of it is personal."""
+        payload = self.average.global_payload(state.average)
+        return (
+            payload if payload is None or self.eval_eg == "self" else FusedModel(payload.params, state.frozen)
+        )
+
+
+def _noting(updates: Iterable[Update], cohort: list[int]) -> Iterator[Update]:
+    for update in updates:
+        cohort.append(update.client_id)
+        yield update

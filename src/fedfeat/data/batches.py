@@ -1,0 +1,90 @@
+"""The batches of one local fit."""
+
+import math
+from collections.abc import Iterator
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedfeat.errors import ConfigError
+from fedfeat.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from fedfeat.data.federated import FederatedData
+
+
+class ClientBatches:
+    """The batches of one local fit; every ``iter()`` is the next local epoch.
+
+    The order comes from a CPU generator at the address (round, client), the augmentation from one on the
+    device, so that drawing more augmentation numbers never changes which examples meet in a batch. The last
+    batch may be smaller. Yields float32 ``(B, C, H, W)`` and int64 ``(B,)``.
+    """
+
+    def __init__(
+        self,
+        data: "FederatedData",
+        indices: Tensor,
+        address: tuple[int, int, int],
+        batch_size: int | None,
+        drop_singleton: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        seed, round_idx, client_id = address
+        num_examples = len(indices)
+        if batch_size is not None and batch_size != -1 and batch_size < 1:
+            raise ConfigError.rule("batch_size", "be positive, or -1 or null for full batches", batch_size)
+        self._data, self._rank, self._world_size = data, rank, world_size
+        # A full batch of one example counts as a smaller last batch, so that drop_singleton sees it.
+        self._size = max(num_examples, 2) if batch_size is None or batch_size == -1 else batch_size
+        self._indices = indices
+        tail = num_examples % self._size
+        self._kept = num_examples - (tail if drop_singleton and tail < 2 * world_size else 0)
+        self._order = torch.Generator().manual_seed(derive_seed(seed, "batches", round_idx, client_id))
+        # Ranks augment different examples, hence need different numbers; rank 0 is what one process draws.
+        turn = (round_idx, client_id, rank) if rank else (round_idx, client_id)
+        self._augmentation = torch.Generator(data.device)
+        self._augmentation.manual_seed(derive_seed(seed, "augmentation", *turn))
+        self._beside: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Give the number of batches per epoch."""
+        return math.ceil(self._kept / self._size)
+
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+        """Yield the batches of the next epoch; its order is drawn when the first batch is."""
+        data = self._data
+        order = torch.randperm(len(self._indices), generator=self._order)[: self._kept].to(data.device)
+        if not len(order):
+            return
+        for batch in order.split(self._size):
+            places = batch if self._world_size == 1 else self._share(batch)
+            chosen = self._indices[places]
+            x: Any = data.train_inputs(chosen, self._augmentation)
+            yield (x if self._beside is None else (x, self._beside[places])), data.train_labels(chosen)
+
+    def inputs(self) -> Iterator[Tensor]:
+        """Yield all examples of the client once, without augmentation and in their own order."""
+        for chosen in self._indices.split(self._size):
+            yield self._data.plain_inputs(chosen)
+
+    def beside(self, values: Tensor) -> "ClientBatches":
+        """Give the same batches with a value beside each input: ``((inputs, values), labels)``.
+
+        Args:
+            values: One entry for each example of the client, (n_k, ...), in the order of `inputs`.
+        """
+        with_values = copy(self)
+        with_values._beside = values
+        return with_values
+
+    def _share(self, batch: Tensor) -> Tensor:
+        """Give this rank's part; where a batch has fewer examples than ranks, some are taken twice.
+
+        A rank without an example would wait for the others forever.
+        """
+        share = batch[self._rank :: self._world_size]
+        return share if len(share) else batch[self._rank % len(batch)].unsqueeze(0)
