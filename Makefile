@@ -22,8 +22,9 @@ install: .venv/.installed ## Install everything that uv.lock pins into .venv
 demo: install ## FedAvg and FedProx against the two bounds on real digits (about 2 minutes on CPU)
 	$(RUN) python scripts/demo.py
 
+# Tests of one file stay in one process, for fixtures that take minutes are made once a file.
 test: install lint types ## Lint, type check and the whole test suite
-	$(RUN) pytest
+	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: install ## Check style
 	$(RUN) ruff check .

@@ -12,30 +12,30 @@ the optimizer have none.
 
 import argparse
 import random
-import statistics
-import time
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from timing import (
+    LAYOUTS,
+    PRECISIONS,
+    Key,
+    Setting,
+    Step,
+    copy_to,
+    measure,
+    milliseconds,
+    ratio,
+    training_step,
+)
+from torch import nn
 
 from fedfeat.models.flops import training_flops
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.mobilenet import mobilenet_v1_cifar
 from fedfeat.models.network import Network
 from fedfeat.models.vgg import vgg9, vgg16_cifar
-
-Step = Callable[[], float]
-"""Runs once and gives its seconds."""
-Key = tuple[str, ...]
-"""What a row or a cell of the table is about: layer, form, layout, precision."""
-
-LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -62,58 +62,6 @@ CASES = {
     "vgg16_cifar": Case(vgg16_cifar, 100, (10, 100)),
     "mobilenet_v1_cifar": Case(mobilenet_v1_cifar, 10, (10,)),
 }
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Where and how a step runs."""
-
-    device: torch.device
-    layout: str
-    precision: str
-
-    def place(self, tensor: Tensor) -> Tensor:
-        """Move a tensor to the device, and images to the layout."""
-        tensor = tensor.to(self.device)
-        return tensor.contiguous(memory_format=LAYOUTS[self.layout]) if tensor.dim() == 4 else tensor
-
-    def forward(self, network: nn.Module, x: Tensor) -> Tensor:
-        """Apply the network in the precision."""
-        dtype = PRECISIONS[self.precision]
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            return network(x)
-
-    def timed(self, work: Callable[[], None]) -> float:
-        """Give the seconds until the work is done, on the device too."""
-        self._wait()
-        start = time.perf_counter()
-        work()
-        self._wait()
-        return time.perf_counter() - start
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-
-def copy_to(setting: Setting, network: nn.Module) -> nn.Module:
-    """Give a training copy of a module in the setting's layout."""
-    return deepcopy(network).to(setting.device, memory_format=LAYOUTS[setting.layout]).train()  # type: ignore[call-overload]
-
-
-def training_step(setting: Setting, network: Network, batch: int) -> Step:
-    """Build the step of one network on one random batch."""
-    model = copy_to(setting, network)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    x = setting.place(torch.randn(batch, *network.input_shape))
-    y = setting.place(torch.arange(batch) % network.num_classes)
-
-    def work() -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(setting.forward(model, x), y).backward()
-        optimizer.step()
-
-    return partial(setting.timed, work)
 
 
 def layer_steps(setting: Setting, network: Network, batch: int) -> dict[str, Step]:
@@ -148,20 +96,6 @@ def _layer_step(setting: Setting, layer: nn.Module, shape: Sequence[int]) -> Ste
     return partial(setting.timed, work)
 
 
-def measure(steps: dict[Key, Step], reps: int) -> dict[Key, list[float]]:
-    """Give seconds of every step, all of them in turn, after one turn of warm-up.
-
-    The order is drawn anew every time: a step pays for what the one before it left in the caches.
-    """
-    times: dict[Key, list[float]] = {key: [] for key in steps}
-    for rep in range(reps + 1):
-        for key in random.sample(list(steps), len(steps)):
-            seconds = steps[key]()
-            if rep:
-                times[key].append(seconds)
-    return times
-
-
 def print_steps(name: str, options: argparse.Namespace, settings: Sequence[Setting]) -> None:
     """Print the rows of one network: whole training steps."""
     networks = CASES[name].networks(options.boundaries)
@@ -173,11 +107,10 @@ def print_steps(name: str, options: argparse.Namespace, settings: Sequence[Setti
         if form == "dense":
             continue
         dense = times[("dense", *setting)]
-        ratios = [g / d for g, d in zip(grouped, dense, strict=True)]
         of_flops = flops[form] / flops["dense"]
-        median, least = statistics.median(ratios), min(grouped) / min(dense)
+        median, least = ratio(grouped, dense)
         print(
-            f"| {name} {form} | {' '.join(setting)} | {_ms(dense)} | {_ms(grouped)} | "
+            f"| {name} {form} | {' '.join(setting)} | {milliseconds(dense)} | {milliseconds(grouped)} | "
             f"{median:.2f} ({least:.2f}) | {of_flops:.2f} | {median / of_flops:.2f} |",
             flush=True,
         )
@@ -197,12 +130,8 @@ def print_layers(name: str, options: argparse.Namespace, settings: Sequence[Sett
     for layer in dict.fromkeys(key[0] for key in times):
         for s in settings:
             found = (times.get((layer, form, s.layout, s.precision)) for form in forms)
-            cells = " | ".join(_ms(seconds) if seconds else "" for seconds in found)
+            cells = " | ".join(milliseconds(seconds) if seconds else "" for seconds in found)
             print(f"| {name} {layer} | {s.layout} {s.precision} | {cells} |", flush=True)
-
-
-def _ms(seconds: Sequence[float]) -> str:
-    return f"{1000 * statistics.median(seconds):.2f} ({1000 * min(seconds):.2f})"
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from fedfeat.executors.serial import SerialExecutor
 from fedfeat.federation import Progress, first_progress, run_rounds
 from fedfeat.fitting import LocalTrainer
 from fedfeat.models.mlp import mlp
+from fedfeat.models.network import Network
 from fedfeat.networks import OneNetwork
 from fedfeat.plan import Plan
 from fedfeat.seeding import numpy_generator
@@ -75,6 +76,11 @@ def linear() -> torch.nn.Module:
     return model
 
 
+def network_of(*layers: torch.nn.Module) -> Network:
+    """A network of one block, the head: the layers in order, the last of them linear."""
+    return Network([], [("all", torch.nn.Sequential(*layers))], (NUM_FEATURES,), NUM_CLASSES)
+
+
 class Parties(NamedTuple):
     """Everything that takes part in a run."""
 
@@ -126,8 +132,9 @@ def parties(
     )
     arguments = {
         "seed": 0, "num_rounds": 2, "num_clients": data.num_clients, "cohort_size": data.num_clients,
-        "local_epochs": 1, "local_steps": None, "eval_every": 1, "lr_factor": lambda *_: 1.0,
+        "local_epochs": 1, "local_steps": None, "batch_size": batch_size, "eval_every": 1, "lr_factor": lambda *_: 1.0,
         "personal": bool(executor.worker.module.personal_keys),
+        "drop_singleton": executor.worker.drop_singleton,
     }  # fmt: skip
     store = ClientStore(store_dir, ram_budget)
     return Parties(Plan(**(arguments | plan)), server or FedAvgServer(), executor, data, store)

@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedfeat"
-ENTRY_POINTS = ("fedfeat.train", "fedfeat.inspection")
-ENTRY_PARTS = ("fedfeat.assembly", "fedfeat.choices", "fedfeat.explain", "fedfeat.targets")
+ENTRY_POINTS = ("fedfeat.train", "fedfeat.inspection", "fedfeat.new_client")
+ENTRY_PARTS = ("fedfeat.assembly", "fedfeat.choices", "fedfeat.explain", "fedfeat.reopen", "fedfeat.targets")
 VALUES = {"fedfeat.types", "fedfeat.errors", "fedfeat.seeding"}
 
 
@@ -84,7 +84,7 @@ def test_nothing_but_the_entry_points_imports_train():
     ("package", "also"),
     [
         ("fedfeat.params", ()),
-        ("fedfeat.features", ("fedfeat.features", "fedfeat.models.network")),
+        ("fedfeat.features", ("fedfeat.features", "fedfeat.models.network", "fedfeat.models.fusion")),
         ("fedfeat.models", ("fedfeat.models",)),
         ("fedfeat.data.partition", ()),
         ("fedfeat.data.partition_parts", ()),

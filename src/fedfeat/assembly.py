@@ -75,7 +75,12 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
         lambda: Worker(data, networks, build_client, trainer, settings, probe)
     )
     module = executor.worker.module
-    plan = replace(_plan(cfg, config, data, bool(module.personal_keys)), probe=probe)
+    plan = replace(
+        _plan(cfg, config, data, bool(module.personal_keys) or module.keeps_model),
+        probe=probe,
+        drop_singleton=executor.worker.drop_singleton,
+        world_size=executor.worker.lightning.world_size,
+    )
     batch_size = data.largest_batch(federation["batch_size"])
     set_threads(trainer.num_threads, module.flops_per_example * batch_size)
     keep_freed_memory()
@@ -113,6 +118,8 @@ def _build_data(cfg: DictConfig, config: dict[str, Any], trainer: "LocalTrainer"
     seed, num_clients = config["seed"], config["federation"]["num_clients"]
     split = load_or_make(scheme, dataset, num_clients, seed, Path(config["paths"]["cache"]))
     data = FederatedData(dataset, split, transform, seed=seed, device=trainer.device())
+    # Runs that are opened again may be older than the key.
+    data = data.without(config["federation"].get("held_out", 0))
     return data.pooled() if config["algorithm"]["pooled"] else data
 
 
@@ -140,12 +147,17 @@ def _networks(
 ) -> "Networks":
     import torch
 
+    from fedfeat.models.network import reading
     from fedfeat.networks import OneNetwork, separated
+    from fedfeat.pool import PooledNetworks
     from fedfeat.seeding import derive_seed
 
     builder = hydra.utils.instantiate(cfg.model, _convert_="all")
     structure = hydra.utils.instantiate(cfg.structure, _convert_="all")
+    # Runs that are opened again may be older than the group.
+    pool = hydra.utils.instantiate(cfg.get("pool"), _convert_="all")
     dataset, seed = data.dataset, config["seed"]
+    builder = reading(builder, dataset.vocabulary)
 
     def base() -> "Network":
         return builder(input_shape=dataset.input_shape, num_classes=dataset.num_classes)
@@ -155,6 +167,14 @@ def _networks(
             torch.manual_seed(derive_seed(seed, "init"))
             return make()
 
+    if pool:
+        if structure:
+            raise ConfigError.rule("pool", "be none for networks with groups (structure)", "a pool")
+        shape = (dataset.input_shape, dataset.num_classes)
+        models = {name: reading(build, dataset.vocabulary) for name, build in pool.models.items()}
+        mixed = PooledNetworks(replace(pool, models=models), base, seeded, *shape, data.num_clients, seed)
+        _log.info("%s", mixed.describe())
+        return mixed
     if not structure:
         return OneNetwork(lambda: seeded(base))
     if structure.depth == "auto":
@@ -176,6 +196,7 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", person
         cohort_size=cohort_size(data.num_clients, size, fraction),
         local_epochs=federation["local_epochs"],
         local_steps=federation["local_steps"],
+        batch_size=federation["batch_size"],
         eval_every=federation["eval_every"],
         lr_factor=hydra.utils.instantiate(cfg.schedule),
         straggler_fraction=federation["straggler_fraction"],
@@ -201,10 +222,11 @@ def _check_halves(module: Any, server: Any, networks: "Networks", data: "Federat
             "algorithm.client.cache_eg", "be false for data that are augmented (data/transform)", True
         )
     server.check(module.model)
-    if not server.accepts_unequal and any(networks.key(k) is not None for k in range(data.num_clients)):
+    unequal = any(networks.key(k) is not None for k in range(data.num_clients))
+    if unequal and module.shared_keys and not server.accepts_unequal:
         raise UserError(
-            f"algorithm/server must average unequal networks where clients have them (structure.trim=true), but "
-            f"{type(server).__name__} cannot."
+            f"algorithm/server must average unequal networks where clients have them (structure.trim=true or a pool), "
+            f"but {type(server).__name__} cannot."
         )
 
 

@@ -23,8 +23,8 @@ def table_path(run_dir: Path, name: str) -> Path:
 def read_table(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Read a table: rounds (R,) and values (R, n)."""
     with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))[1:]
-    table = np.array([[float(value) for value in row] for row in rows]).reshape(len(rows), -1)
+        header, *rows = csv.reader(file)
+    table = np.array([[float(value) for value in row] for row in rows]).reshape(len(rows), len(header))
     return table[:, 0], table[:, 1:]
 
 

@@ -1,6 +1,6 @@
 """The client half of a method: a LightningModule in which clients take turns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
@@ -12,8 +12,9 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from fedfeat.errors import ConfigError
+from fedfeat.memory import optimizer_state
 from fedfeat.models.class_map import kept_sets
-from fedfeat.models.flops import training_flops
+from fedfeat.models.flops import forward_flops, training_flops
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network
 from fedfeat.params import copy_into, snapshot
@@ -53,6 +54,10 @@ class ClientModule(pl.LightningModule):
     payload_type: ClassVar[type] = Weights
     fixed_inputs = False
     """Whether the method needs the same inputs in every epoch, hence data without augmentation."""
+    keeps_model = False
+    """Whether a client keeps a whole model of its own, beside what is shared."""
+    plain: Callable[[Tensor], Tensor]
+    """From unlabelled inputs as the server sends them to what the network reads; set by the worker."""
 
     def __init__(
         self,
@@ -95,6 +100,14 @@ class ClientModule(pl.LightningModule):
         """Become one client: shared tensors from the server, personal ones from memory or the initial model."""
         copy_into(self.model, payload.params)
         copy_into(self.model, memory if memory else self._initial_personal)
+
+    def become(self, payload: Any, memory: dict[str, Tensor] | None) -> None:
+        """Take a client's own model for evaluation: what it received with what it keeps."""
+        self.receive(payload, memory)
+
+    def represent(self, inputs: Tensor) -> Tensor:
+        """Representation (B, d) of inputs (B, ...): what the last layer reads."""
+        return cast(Network, self.model).representation(self.laid_out(inputs))
 
     def loss(self, batch: Batch) -> Tensor:
         """Local objective on a batch of inputs (B, ...) and labels (B,); a scalar."""
@@ -143,10 +156,7 @@ class ClientModule(pl.LightningModule):
         base = self.optimizer_factory.keywords["lr"]
         optimizer = self.optimizer_factory(trainable, lr=base * self.lr_factor)
         if self.optimizer_memory:
-            state: dict[int, dict[str, Tensor]] = {}
-            for key, value in self.optimizer_memory.items():
-                _, index, name = key.split("/")
-                state.setdefault(int(index), {})[name] = value
+            state = optimizer_state(self.optimizer_memory)
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         return optimizer
 
@@ -180,6 +190,11 @@ class ClientModule(pl.LightningModule):
             counts = class_counts.tolist()
             inside = {c for classes in kept_sets(self.model.class_sets, counts) for c in classes}
         return torch.tensor([c not in inside for c in range(len(class_counts))], device=device)
+
+    @cached_property
+    def forward_flops_per_example(self) -> float:
+        """FLOPs of one forward pass, per example."""
+        return float(forward_flops(cast(Network, self.model)))
 
     @cached_property
     def flops_per_example(self) -> float:

@@ -8,7 +8,7 @@ import torch
 from torchmetrics import MeanMetric
 
 from fedfeat.data.federated import FederatedData
-from fedfeat.types import Scores
+from fedfeat.types import ClientRow, Scores
 
 
 class Scorer(Protocol):
@@ -88,3 +88,35 @@ def evaluate_global(
     else:  # pooled data: one training client, the test parts of many
         metrics |= summarise_clients("global/client_acc", by_client, sizes)
     return metrics, by_client, {int(k): float(losses[k]) for k in present}
+
+
+def client_rows(
+    of_global: tuple[Mapping[int, float], Mapping[int, float]],
+    personal: Mapping[int, Mapping[str, float]],
+    turns: Mapping[int, Mapping[str, float]],
+    num_examples: np.ndarray,
+) -> tuple[ClientRow, ...]:
+    """Put an evaluated round together client by client.
+
+    Args:
+        of_global: Accuracy and loss of the server's model, each by client.
+        personal: ``own/acc`` and ``own/loss`` of clients' own models.
+        turns: Metrics of the round's fits, by client.
+        num_examples: Training examples of every client (K,).
+    """
+    accuracies, losses = of_global
+    none: dict[str, float] = {}
+    return tuple(
+        ClientRow(
+            client_id=k,
+            num_examples=int(num_examples[k]) if k < len(num_examples) else 0,
+            global_acc=accuracies.get(k),
+            global_loss=losses.get(k),
+            personal_acc=personal.get(k, none).get("own/acc"),
+            personal_loss=personal.get(k, none).get("own/loss"),
+            local_acc=turns.get(k, none).get("own/acc"),
+            local_loss=turns.get(k, none).get("own/loss"),
+            train_loss=turns.get(k, none).get("train/loss"),
+        )
+        for k in sorted({*accuracies, *personal, *turns})
+    )

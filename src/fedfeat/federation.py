@@ -10,7 +10,13 @@ import numpy as np
 from fedfeat.data.federated import FederatedData
 from fedfeat.diagnostics import align
 from fedfeat.errors import ClientError
-from fedfeat.evaluation import evaluate_global, summarise_clients, summarise_observed, weighted_mean
+from fedfeat.evaluation import (
+    client_rows,
+    evaluate_global,
+    summarise_clients,
+    summarise_observed,
+    weighted_mean,
+)
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.features.preference import Preferences
 from fedfeat.plan import Plan
@@ -18,7 +24,7 @@ from fedfeat.sampling import sample_cohort, sample_stragglers, straggler_steps
 from fedfeat.server import Server
 from fedfeat.store import ClientStore
 from fedfeat.tree import num_bytes
-from fedfeat.types import ClientRow, RoundRecord, Task, Update
+from fedfeat.types import Answer, ClientRow, RoundRecord, Task, Update
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +107,7 @@ class _Loop:
         plan, round_idx = self.plan, progress.round_idx
         counters = dict(progress.counters)
         cohort = sample_cohort(plan.seed, round_idx, plan.num_clients, plan.cohort_size)
+        progress = progress._replace(state=self._surveyed(progress.state, round_idx, cohort, counters))
         turns: dict[int, dict[str, float]] = {}
         preferences: dict[int, Preferences] = {}
         fitting = [0.0]
@@ -122,24 +129,42 @@ class _Loop:
         record = RoundRecord(round_idx + 1, cohort, metrics, evaluated, found.rows, alignment, found.observed)
         return Progress(round_idx + 1, state, counters), record
 
+    def _surveyed(
+        self, state: Any, round_idx: int, cohort: tuple[int, ...], counters: dict[str, float]
+    ) -> Any:
+        """Let the server share unlabelled inputs and hear the clients about them, where its method does."""
+        survey = self.server.survey(state, round_idx)
+        if survey is None:
+            return state
+        inputs = self.data.unlabelled(survey, self.plan.seed, round_idx)
+        asked = {"none": (), "cohort": cohort, "all": range(self.plan.num_clients)}[survey.answer]
+        tasks = (Task(k, round_idx, None, self.store.get(k)) for k in asked)
+
+        def counted(answers: Iterator[Answer]) -> Iterator[Answer]:
+            for answer in answers:
+                counters["compute/flops"] += answer.flops
+                yield answer
+
+        return self.server.hear(state, inputs, counted(self.executor.represent(tasks, inputs)))
+
     def _tasks(
         self, progress: Progress, cohort: tuple[int, ...], counters: dict[str, float]
     ) -> Iterator[Task]:
         plan, round_idx = self.plan, progress.round_idx
         stragglers = sample_stragglers(plan.seed, round_idx, cohort, plan.straggler_fraction)
-        factor = plan.lr_factor(round_idx, plan.num_rounds)
         for client_id in cohort:
             payload = self.server.broadcast(progress.state, client_id)
             counters["comm/down_bytes"] += num_bytes(payload)
-            per_epoch = self.executor.worker.steps_per_epoch(client_id)
-            num_steps = plan.num_steps(per_epoch)
+            if client_id in stragglers and plan.drop_stragglers:
+                continue
+            num_examples = self.data.num_examples(client_id)
+            task = plan.task(round_idx, client_id, num_examples, payload, self.store.get(client_id))
+            num_steps = task.num_steps
             if client_id in stragglers:
-                if plan.drop_stragglers:
-                    continue
+                per_epoch = plan.steps_per_epoch(num_examples)
                 num_steps = straggler_steps(plan.seed, round_idx, client_id, num_steps, per_epoch)
             evaluate = plan.evaluate_local and plan.evaluates(round_idx + 1)
-            memory, probe = self.store.get(client_id), plan.probes(round_idx + 1)
-            yield Task(client_id, round_idx, payload, memory, num_steps, factor, evaluate, probe)
+            yield task._replace(num_steps=num_steps, evaluate=evaluate, probe=plan.probes(round_idx + 1))
 
     def _updates(
         self,
@@ -197,7 +222,7 @@ class _Loop:
         for prefix, found in (("personal", personal), ("local_pre_agg", turns)):
             own = {k: scores["own/acc"] for k, scores in found.items() if "own/acc" in scores}
             metrics |= summarise_clients(f"{prefix}/acc", own, self.num_examples)
-        rows = self._rows(accuracies, losses, personal, turns)
+        rows = client_rows((accuracies, losses), personal, turns, self.num_examples)
         counters["time/evaluate_s"] += time.perf_counter() - start
         return Evaluation(metrics, rows, observed)
 
@@ -208,30 +233,6 @@ class _Loop:
         everyone = range(self.plan.num_clients)
         tasks = (Task(k, 0, self.server.broadcast(state, k), self.store.get(k)) for k in everyone)
         return dict(zip(everyone, self.executor.evaluate(tasks), strict=True))
-
-    def _rows(
-        self,
-        accuracies: Mapping[int, float],
-        losses: Mapping[int, float],
-        personal: Mapping[int, dict[str, float]],
-        turns: Mapping[int, dict[str, float]],
-    ) -> tuple[ClientRow, ...]:
-        ids = sorted({*accuracies, *personal, *turns})
-        trains = len(self.num_examples)
-        return tuple(
-            ClientRow(
-                client_id=k,
-                num_examples=int(self.num_examples[k]) if k < trains else 0,
-                global_acc=accuracies.get(k),
-                global_loss=losses.get(k),
-                personal_acc=personal.get(k, {}).get("own/acc"),
-                personal_loss=personal.get(k, {}).get("own/loss"),
-                local_acc=turns.get(k, {}).get("own/acc"),
-                local_loss=turns.get(k, {}).get("own/loss"),
-                train_loss=turns.get(k, {}).get("train/loss"),
-            )
-            for k in ids
-        )
 
 
 def _turn_metrics(turns: Mapping[int, dict[str, float]]) -> dict[str, float]:

@@ -36,7 +36,7 @@ class LocalTrainer:
         precision: ``32-true``, ``bf16-mixed``, ``16-mixed``, ...
         gradient_clip_val: Largest gradient norm (or value), or None.
         gradient_clip_algorithm: ``norm`` or ``value``.
-        num_threads: CPU threads of the process; None is one for tiny networks and otherwise PyTorch's default.
+        num_threads: CPU threads of each process; see `host.set_threads`.
         deterministic: Refuse operations that are not deterministic on the device.
         channels_last: Keep images and filters in the channels-last layout.
         compile: Compile the network with `torch.compile`.
@@ -117,6 +117,8 @@ def quiet() -> Iterator[None]:
     """Hide what Lightning would say again at every local fit and a user can do nothing about."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*available but not used.*")
+        # A frozen extractor is in eval mode on purpose.
+        warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
         # Lightning's use of torch's tree utilities, deprecated in newer torch.
         warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*", category=FutureWarning)
         yield

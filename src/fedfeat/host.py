@@ -1,6 +1,7 @@
 """How the process uses its CPU: threads and freed memory."""
 
 import ctypes
+import os
 import sys
 
 import torch
@@ -15,17 +16,30 @@ _KEEP_AT_MOST = 2**30
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20
 
 
+# What the process starts with, for a run that comes after one that wanted other numbers.
+_VARIABLE = "OMP_NUM_THREADS"
+_AT_START = torch.get_num_threads(), os.environ.get(_VARIABLE)
+
+
 def set_threads(num_threads: int | None, flops_per_step: float) -> None:
     """Set the process's number of CPU threads for local steps of so many FLOPs.
 
     Args:
-        num_threads: The number asked for; None is one for tiny networks and otherwise PyTorch's default.
+        num_threads: The number asked for, of each process under ``ddp``. None is one for tiny networks and otherwise
+            PyTorch's default, or under ``ddp`` the share of the cores that Lightning gives every process.
         flops_per_step: Work of one local step.
     """
+    threads, variable = _AT_START
+    if num_threads is None and flops_per_step < _FLOPS_WORTH_THREADS:
+        num_threads = 1
     if num_threads is not None:
-        torch.set_num_threads(num_threads)
-    elif flops_per_step < _FLOPS_WORTH_THREADS:
-        torch.set_num_threads(1)
+        threads, variable = num_threads, str(num_threads)
+    torch.set_num_threads(threads)
+    # Where the variable is set, Lightning's launcher of ddp leaves the number of threads alone.
+    if variable is None:
+        os.environ.pop(_VARIABLE, None)
+    else:
+        os.environ[_VARIABLE] = variable
 
 
 def keep_freed_memory() -> bool:

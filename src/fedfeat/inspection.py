@@ -7,19 +7,12 @@ compared with the other clients' neuron by neuron. The run itself stays as it is
 import argparse
 import csv
 import io
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
-
-from fedfeat.assembly import build_experiment
-from fedfeat.errors import CheckpointError
-from fedfeat.explain import as_user_error, explain
 from fedfeat.files import atomic_write_bytes
-from fedfeat.rules import check
+from fedfeat.reopen import one_sentence, reopen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +61,8 @@ def inspect(run_dir: Path, round_idx: int | None = None, **probe: Any) -> Inspec
     from fedfeat.features.figures import short_names
     from fedfeat.features.preference import total_variance
 
-    experiment, checkpoint = _open(run_dir, round_idx, probe)
+    diagnostics = {"_target_": "fedfeat.diagnostics.AlignmentProbe", **probe}
+    experiment, checkpoint = reopen(run_dir, round_idx, diagnostics=diagnostics)
     experiment.store.restore(checkpoint.manifest)
     worker, measured = experiment.executor.worker, {}
     assert worker.probe is not None
@@ -100,33 +94,12 @@ def _num_shared(network: Any, layers: Sequence[str]) -> int:
     return next(split, len(layers))
 
 
-def _open(run_dir: Path, round_idx: int | None, probe: dict[str, Any]) -> "tuple[Experiment, Any]":
-    path = run_dir / "config.yaml"
-    if not path.exists():
-        raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
-    cfg = OmegaConf.load(path)
-    assert isinstance(cfg, DictConfig)
-    cfg.diagnostics = {"_target_": "fedfeat.diagnostics.AlignmentProbe", **probe}
-    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    check(config)
-    experiment = build_experiment(cfg, config, run_dir)
-    folder = experiment.checkpoints
-    checkpoint = folder.load_latest() if round_idx is None else folder.load(round_idx)
-    if checkpoint is None:
-        raise CheckpointError(f"DIR must hold a checkpoint, but {run_dir} has none.")
-    return experiment, checkpoint
-
-
 def _tasks(experiment: "Experiment", checkpoint: Any) -> Any:
-    from fedfeat.types import Task
-
-    plan, worker = experiment.plan, experiment.executor.worker
-    round_idx = checkpoint.round_idx
-    factor = plan.lr_factor(min(round_idx, plan.num_rounds - 1), plan.num_rounds)
+    plan, data = experiment.plan, experiment.data
     for k in range(plan.num_clients):
-        payload = experiment.server.broadcast(checkpoint.server_state, k)
-        steps = plan.num_steps(worker.steps_per_epoch(k))
-        yield Task(k, round_idx, payload, experiment.store.get(k), steps, factor, probe=True)
+        payload, memory = experiment.server.broadcast(checkpoint.server_state, k), experiment.store.get(k)
+        task = plan.task(checkpoint.round_idx, k, data.num_examples(k), payload, memory)
+        yield task._replace(probe=True)
 
 
 def by_name(found: Sequence[Inspection]) -> dict[str, Inspection]:
@@ -210,20 +183,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pref-score", default="logit", choices=("logit", "prob"))
     parser.add_argument("--out", type=Path, default=None, help="where to write (figures/ of the first run)")
     args = parser.parse_args(arguments)
-    os.environ["HYDRA_FULL_ERROR"] = "1"
     probe = {
         "images_per_class": args.images, "pref_at": args.pref_at,
         "pref_reduce": args.pref_reduce, "pref_score": args.pref_score,
     }  # fmt: skip
-    try:
+    with one_sentence("fedfeat-features"):
         found = [inspect(folder, args.round, **probe) for folder in args.folders]
         for path in write(found, args.out or args.folders[0] / "figures"):
             print(path)
-    except Exception as error:
-        if as_user_error(error) is None:
-            raise
-        print(f"fedfeat-features: {explain(error)}", file=sys.stderr)
-        sys.exit(2)
     for name, one in by_name(found).items():
         metrics = one.alignment.metrics if one.alignment else {}
         print(f"{name}, round {one.round_idx}: agreement {metrics.get('align/agreement', float('nan')):.3f}")

@@ -1,9 +1,13 @@
 """How the rounds of an experiment go."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from fedfeat.data.batches import cut
 from fedfeat.diagnostics import AlignmentProbe
+from fedfeat.types import Task
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class Plan:
         cohort_size: Participants of a round.
         local_epochs: Passes over a client's data per round; fractions are rounded to whole steps. None with steps.
         local_steps: Optimizer steps per round, or None.
+        batch_size: Local batch size; None is the whole client.
         eval_every: Evaluate after every so many rounds, and after the last one.
         lr_factor: Factor of the learning rate in (round from 0, number of rounds).
         straggler_fraction: Share of each cohort that finishes only part of its work.
@@ -25,6 +30,8 @@ class Plan:
         evaluate_local: Score the cohort's models right after their local fits, on their own test parts.
         personal: Whether clients keep a part of the model, so that all of them are evaluated with their own.
         probe: When and how the cohort's class preferences are compared, or None.
+        drop_singleton: Whether a last batch of one example is dropped (batch norm).
+        world_size: Processes that share one client's fit.
     """
 
     seed: int
@@ -33,6 +40,7 @@ class Plan:
     cohort_size: int
     local_epochs: float | None
     local_steps: int | None
+    batch_size: int | None
     eval_every: int
     lr_factor: Callable[[int, int], float]
     straggler_fraction: float = 0.0
@@ -41,6 +49,27 @@ class Plan:
     evaluate_local: bool = False
     personal: bool = False
     probe: AlignmentProbe | None = None
+    drop_singleton: bool = False
+    world_size: int = 1
+
+    def task(self, round_idx: int, client_id: int, num_examples: int, payload: Any, memory: Any) -> Task:
+        """Make the full work of one client in the round that follows ``round_idx`` rounds.
+
+        Args:
+            round_idx: Finished rounds; from the last round on, the learning rate is that of the last round.
+            client_id: The client.
+            num_examples: Its training examples.
+            payload: What the server sends it.
+            memory: What it kept from its last turn, or None.
+        """
+        num_steps = self.num_steps(self.steps_per_epoch(num_examples))
+        factor = self.lr_factor(min(round_idx, self.num_rounds - 1), self.num_rounds)
+        return Task(client_id, round_idx, payload, memory, num_steps, factor)
+
+    def steps_per_epoch(self, num_examples: int) -> int:
+        """Optimizer steps of one pass over so many training examples."""
+        size, kept = cut(num_examples, self.batch_size, self.drop_singleton, self.world_size)
+        return max(math.ceil(kept / size), 1)
 
     def num_steps(self, steps_per_epoch: int) -> int:
         """Optimizer steps of one client's full work."""

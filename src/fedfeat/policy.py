@@ -7,7 +7,7 @@ from torch import nn
 from fedfeat.errors import ConfigError
 from fedfeat.models.fusion import frozen_keys
 from fedfeat.models.grouped import GroupedNetwork
-from fedfeat.models.network import NORMS
+from fedfeat.models.network import NORMS, Network
 
 SHARED = "shared"
 PERSONAL = "personal"
@@ -21,8 +21,8 @@ def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str,
 
     Args:
         model: A network with named blocks.
-        personal: Selectors of what stays with the client: ``"all"``, ``"norm"`` (normalisation layers by type), or
-            the dotted name of a block (``"head"``, ``"encoder"``, ``"head.fc3"``).
+        personal: Selectors of what stays with the client: ``"all"``, ``"norm"`` (normalisation layers by type),
+            ``"last"`` (the layer that gives the logits), or the dotted name of a block (``"head"``, ``"head.fc3"``).
 
     Raises:
         ConfigError: A selector matches nothing.
@@ -31,7 +31,7 @@ def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str,
     for selector in personal:
         found = _select(model, selector)
         if not found:
-            rule = f"name tensors of the model by 'all', 'norm' or a block of {_block_names(model)}"
+            rule = f"name tensors of the model by 'all', 'norm', 'last' or a block of {_block_names(model)}"
             raise ConfigError.rule("algorithm.client.personal", rule, selector)
         chosen |= found
     grouped = model.group_rows() if isinstance(model, GroupedNetwork) else {}
@@ -69,7 +69,9 @@ def _select(model: nn.Module, selector: str) -> set[str]:
     if selector == "all":
         return keys
     modules = dict(model.named_modules())
-    if selector == "norm":
+    if selector == "last":
+        blocks = [model.last_layer_name] if isinstance(model, Network) else []
+    elif selector == "norm":
         blocks = [name for name, module in modules.items() if isinstance(module, NORMS)]
     else:
         blocks = [selector] if selector in modules and selector else []

@@ -21,9 +21,8 @@ from typing import Any
 from fedfeat.errors import UserError
 from fedfeat.figures import convergence, save_figure
 from fedfeat.files import atomic_write_bytes, atomic_write_text
-from fedfeat.loggers.base import flatten
 from fedfeat.loggers.console import format_bytes
-from fedfeat.runs import Run, find_runs, group_runs
+from fedfeat.runs import Run, find_runs, group_runs, measured_numbers
 
 AXES = {
     "round": "round",
@@ -32,16 +31,22 @@ AXES = {
     "seconds": "time/total_s",
 }
 # Columns of the printed and the Markdown table, beside --metric and the targets; report.csv has everything.
-MAIN_METRICS = ("global/acc", "global/client_acc_mean", "global/client_acc_worst", "personal/acc_mean")
+MAIN_METRICS = (
+    *("global/acc", "global/client_acc_mean", "global/client_acc_worst"),
+    *("personal/acc_mean", "local_pre_agg/acc_mean"),
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of report.csv: a quantity of a group of runs; `num_runs` counts those that have it."""
+    """One line of report.csv: a quantity of a group of runs; `num_runs` counts those that have it.
+
+    Without any of them there is no mean: that is a target which a paper reached and no run.
+    """
 
     group: str
     quantity: str
-    mean: float
+    mean: float | None
     std: float | None
     num_runs: int
     published: float | None = None
@@ -49,26 +54,30 @@ class Row:
     def text(self) -> str:
         """Write ``mean ± std``, and the published number where there is one."""
         write = format_bytes if self.quantity.endswith("bytes") else "{:.4g}".format
-        measured = write(self.mean) if self.std is None else f"{write(self.mean)} ± {write(self.std)}"
+        parts = [write(value) for value in (self.mean, self.std) if value is not None]
+        measured = " ± ".join(parts) or "-"
         return measured if self.published is None else f"{measured} (published {write(self.published)})"
+
+    def difference(self) -> float | None:
+        """Give measured less published, where there are both."""
+        return None if self.mean is None or self.published is None else self.mean - self.published
 
 
 def aggregate(groups: dict[str, list[Run]]) -> list[Row]:
     """Average every final metric and the cost of reaching every target over the runs of each group."""
     rows = []
     for label, runs in groups.items():
-        flat = [
-            flatten({**run.summary.get("final", {}), "to_target": run.summary.get("to_target") or {}})
-            for run in runs
-        ]
+        flat = [measured_numbers(run) for run in runs]
         published = {
             name: value for run in runs for name, value in run.published.items() if _is_number(value)
         }
-        for name in dict.fromkeys(name for one in flat for name in one):
+        costs = [name for name in published if name.startswith("to_target/")]
+        for name in dict.fromkeys([*(name for one in flat for name in one), *costs]):
             values = [float(one[name]) for one in flat if _is_number(one.get(name))]
-            if values:
+            if values or name in costs:
+                mean = fmean(values) if values else None
                 std = stdev(values) if len(values) > 1 else None
-                rows.append(Row(label, name, fmean(values), std, len(values), published.get(name)))
+                rows.append(Row(label, name, mean, std, len(values), published.get(name)))
     return rows
 
 
@@ -99,8 +108,8 @@ def write_report(groups: dict[str, list[Run]], rows: Sequence[Row], args: argpar
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["setting", "quantity", "mean", "std", "num_runs", "published", "difference"])
     for row in rows:
-        difference = None if row.published is None else row.mean - row.published
-        writer.writerow([row.group, row.quantity, row.mean, row.std, row.num_runs, row.published, difference])
+        numbers = [row.mean, row.std, row.num_runs, row.published, row.difference()]
+        writer.writerow([row.group, row.quantity, *numbers])
     atomic_write_bytes(args.out / "report.csv", buffer.getvalue().encode())
     header, lines = table(groups, rows, args.metric)
     text = [
@@ -148,9 +157,10 @@ def _exit(sentence: str) -> None:
 
 def _show(header: list[str], lines: list[list[str]], paths: list[Path]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    shown = Table(*header)
+    # Labels and names of metrics are longer than a terminal has room for: broken, not cut.
+    shown = Table(*(Column(name, overflow="fold") for name in header))
     for line in lines:
         shown.add_row(*line)
     console = Console()
@@ -167,7 +177,8 @@ def _cell(row: Row | None, num_runs: int) -> str:
 
 def _costs_to_target(rows: Sequence[Row]) -> list[str]:
     """Choose the one target to show: of those that most settings reach, the highest."""
-    targets = [row.quantity.split("/")[1] for row in rows if row.quantity.startswith("to_target/")]
+    reached = [row.quantity for row in rows if row.num_runs and row.quantity.startswith("to_target/")]
+    targets = [quantity.split("/")[1] for quantity in reached]
     if not targets:
         return []
     best = max(set(targets), key=lambda target: (targets.count(target), float(target)))

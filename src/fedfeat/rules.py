@@ -1,19 +1,12 @@
 """What a configuration must satisfy, as one table; checked before any work and before torch is imported."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from fedfeat.conditions import Condition, integer, interval, list_of, one_of
 from fedfeat.errors import ConfigError
 
 _ABSENT = object()
-
-
-class Condition(NamedTuple):
-    """A condition on a value and the words that follow ``must``."""
-
-    holds: Callable[[Any], bool]
-    text: str
 
 
 class Rule(NamedTuple):
@@ -28,41 +21,6 @@ class Rule(NamedTuple):
     key: str
     test: Condition
     optional: bool = False
-
-
-def interval(text: str) -> Condition:
-    """Require a finite number in an interval, e.g. ``"(0, 1]"`` or ``"[0, inf)"``."""
-    low, high = (float(end) for end in text[1:-1].split(","))
-
-    def holds(value: Any) -> bool:
-        if not _is_number(value):
-            return False
-        above = value > low if text[0] == "(" else value >= low
-        return bool(above and (value < high if text[-1] == ")" else value <= high))
-
-    return Condition(holds, f"be in {text}")
-
-
-def integer(low: int) -> Condition:
-    """Require an integer of at least ``low``."""
-    return Condition(lambda value: type(value) is int and value >= low, f"be an integer of at least {low}")
-
-
-def one_of(*options: str | int) -> Condition:
-    """Require one of the options, of the same type."""
-    words = ", ".join(dict.fromkeys(str(option) for option in options))
-    return Condition(
-        lambda value: any(type(value) is type(option) and value == option for option in options),
-        f"be one of {words}",
-    )
-
-
-def list_of(item: Condition) -> Condition:
-    """Require a list whose items satisfy a condition."""
-    return Condition(
-        lambda value: isinstance(value, list) and all(item.holds(part) for part in value),
-        f"be a list in which each must {item.text}",
-    )
 
 
 _BOOL = Condition(lambda value: type(value) is bool, "be true or false")
@@ -87,7 +45,18 @@ _NOT_NEGATIVE = interval("[0, inf)")
 
 KEYS = (
     *("name", "group", "seed", "debug", "resume"),
-    *("data", "partition", "model", "structure", "algorithm", "optimizer", "schedule", "trainer", "executor"),
+    *(
+        "data",
+        "partition",
+        "model",
+        "structure",
+        "pool",
+        "algorithm",
+        "optimizer",
+        "schedule",
+        "trainer",
+        "executor",
+    ),
     *("federation", "diagnostics", "logger", "paths", "published"),
 )
 """All keys at the top; ``published`` holds a paper's numbers (`runs.published_numbers`), and only presets have it."""
@@ -99,6 +68,7 @@ RULES = (
     Rule("debug", _BOOL),
     Rule("resume", one_of("auto", "never")),
     Rule("federation.num_clients", integer(1)),
+    Rule("federation.held_out", integer(0)),
     Rule("federation.num_rounds", integer(0)),
     Rule("federation.cohort_size", integer(1), optional=True),
     Rule("federation.fraction", interval("(0, 1]"), optional=True),
@@ -174,7 +144,31 @@ RULES = (
     Rule("algorithm.server.eval_eg", one_of("prev", "self")),
     Rule("algorithm.server.stale_clients", _BOOL),
     Rule("algorithm.server.average.weighting", one_of("samples", "uniform")),
+    Rule("algorithm.server.average.pairing", one_of("presence", "all")),
+    Rule("algorithm.server.average.group_weighting", one_of("samples", "uniform", "class_count")),
 )
+
+REQUIRED = (
+    *(key for key in KEYS if key != "published"),
+    *(rule.key for rule in RULES if rule.key.startswith("federation.")),
+    *("algorithm.name", "algorithm.pooled", "algorithm.client", "algorithm.server"),
+    *("data.loader", "data.transform", "paths.cache"),
+)
+"""Keys that are read whatever the groups are; any other may be removed where its constructor has a default."""
+
+
+def check_complete(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration without one of the `REQUIRED` keys, as ``~seed`` on the command line leaves it.
+
+    Args:
+        config: The resolved configuration as nested dictionaries and lists.
+
+    Raises:
+        ConfigError: Names the first missing key.
+    """
+    for key in REQUIRED:
+        if _look_up(config, key) is _ABSENT:
+            raise ConfigError(f"{key} must be present, but the configuration has no such key.")
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -201,8 +195,12 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Go through the rules between keys; each has passed its own by now."""
     federation = config.get("federation") or {}
     num_clients, size = federation.get("num_clients"), federation.get("cohort_size")
-    if size is not None and num_clients is not None and size > num_clients:
-        yield "federation.cohort_size", f"be at most federation.num_clients ({num_clients})", size
+    held_out = federation.get("held_out") or 0
+    if num_clients is not None and held_out >= num_clients:
+        yield "federation.held_out", f"be below federation.num_clients ({num_clients})", held_out
+    if size is not None and num_clients is not None and size > num_clients - held_out:
+        less = f" less federation.held_out ({num_clients - held_out})" if held_out else f" ({num_clients})"
+        yield "federation.cohort_size", f"be at most federation.num_clients{less}", size
     if size is not None and federation.get("fraction") is not None:
         yield "federation.fraction", f"be null beside federation.cohort_size ({size})", federation["fraction"]
     metric, local = federation.get("target_metric"), federation.get("evaluate_local", _ABSENT)
@@ -236,7 +234,3 @@ def _look_up(config: Mapping[str, Any], key: str) -> Any:
             return _ABSENT
         value = value[part]
     return value
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)

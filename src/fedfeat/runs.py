@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from fedfeat.figures import Columns, read_metrics
@@ -90,6 +91,21 @@ def _choose(node: Any, values: Mapping[str, Any]) -> Any:
     return None if isinstance(node, Mapping) else node
 
 
+def measured_numbers(run: Run) -> dict[str, Any]:
+    """Give what a run measured, by quantity: metrics of the last round, costs of targets as ``to_target/...``.
+
+    Beside those, ``last10/<metric>`` where a paper published it: the mean over the last 10 evaluated rounds, what
+    METHODS 5.3 takes for the accuracy at convergence. It is absent where one of them lacks the metric.
+    """
+    final, costs = run.summary.get("final", {}), run.summary.get("to_target") or {}
+    measured = flatten({**final, "to_target": costs})
+    for quantity in run.published:
+        last = run.metrics.get(quantity.removeprefix("last10/"), np.zeros(0))[-10:]
+        if quantity.startswith("last10/") and len(last) == 10 and np.isfinite(last).all():
+            measured[quantity] = float(last.mean())
+    return measured
+
+
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Put runs of one setting together, under the shortest label that tells the settings apart."""
     seeds = {key for run in runs for key in run.setting if key.endswith("seed")}
@@ -111,9 +127,10 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def label_settings(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """Name each of different settings by as few keys as tell them all apart, e.g. ``algorithm.name=fedavg``.
+    """Name each of different settings by as few keys as tell them all apart, e.g. ``partition.alpha=0.5``.
 
-    Of equally many keys those called ``name`` win, then short ones; a setting without a key leaves it out.
+    Of equally many keys those called ``name`` win, and such a one alone needs only its value, e.g. ``fedavg``; then
+    short ones. A setting without a key leaves it out.
     """
     keys = {key for setting in settings for key in setting}
     keys = {key for key in keys if len({_value(setting, key) for setting in settings}) > 1}
@@ -121,6 +138,8 @@ def label_settings(settings: Sequence[dict[str, Any]]) -> list[str]:
     # Searching more than three keys would take long where many differ; then all that differ are written.
     sizes = (chosen for size in (1, 2, 3) for chosen in combinations(ranked, size))
     best = next((chosen for chosen in sizes if _tells_apart(settings, chosen)), tuple(ranked))
+    if len(best) == 1 and best[0].endswith(".name"):
+        return [str(setting.get(best[0], "default")) for setting in settings]
     labels = []
     for setting in settings:
         present = [key for key in best if key in setting] or [

@@ -22,7 +22,7 @@ from fedfeat.choices import CONFIGS, check_choices
 from fedfeat.errors import CheckpointError
 from fedfeat.explain import as_user_error, explain
 from fedfeat.files import atomic_write_text
-from fedfeat.rules import check
+from fedfeat.rules import check, check_complete
 
 if TYPE_CHECKING:
     from fedfeat.experiment import Experiment
@@ -66,6 +66,7 @@ def _one_sentence() -> Iterator[None]:
 def run(cfg: DictConfig, run_dir: Path) -> float | None:
     """Run one experiment in ``run_dir``, or go on with it, and give the metric a sweep optimises."""
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    check_complete(config)
     check(config)
     primary = is_primary()
     logging.basicConfig(level=logging.INFO if primary else logging.WARNING, format="%(message)s")

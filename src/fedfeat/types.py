@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     Params = dict[str, Tensor]
 
 
+class Vocabulary(NamedTuple):
+    """What the inputs of a text data set are: ids of tokens; 0 is padding and every unknown token.
+
+    Attributes:
+        size: Number of ids, 0 among them.
+        vectors: Fixed vectors of the tokens, float32 (size, D), row 0 zero; None where the network learns its own.
+    """
+
+    size: int
+    vectors: Tensor | None = None
+
+
 class Update(NamedTuple):
     """What one client hands back after a local fit.
 
@@ -56,6 +68,38 @@ class Task(NamedTuple):
     lr_factor: float = 1.0
     evaluate: bool = False
     probe: bool = False
+
+
+class Survey(NamedTuple):
+    """Unlabelled inputs that the server shares in a round, and who answers with representations of them.
+
+    Attributes:
+        source: Where they come from, see `FederatedData.unlabelled`.
+        size: How many.
+        answer: ``none``, ``cohort`` or ``all`` clients.
+        augment: Whether the inputs are augmented as training inputs are.
+    """
+
+    source: str
+    size: int
+    answer: str = "none"
+    augment: bool = False
+
+
+class Answer(NamedTuple):
+    """A client's answer to a survey.
+
+    Attributes:
+        client_id: The client.
+        num_examples: Its training examples.
+        representation: Of the inputs under the client's own model, float32 (m, d).
+        flops: What it took.
+    """
+
+    client_id: int
+    num_examples: int
+    representation: Tensor
+    flops: float
 
 
 class Networks(Protocol):

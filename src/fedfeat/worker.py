@@ -16,12 +16,12 @@ from fedfeat.diagnostics import AlignmentProbe, on_server_neurons
 from fedfeat.errors import ClientError
 from fedfeat.features.preference import Preferences
 from fedfeat.fitting import LocalTrainer, begin_fit, quiet
+from fedfeat.memory import optimizer_tensors, split_memory
 from fedfeat.models.network import Network
 from fedfeat.seeding import derive_seed
 from fedfeat.tree import is_finite
-from fedfeat.types import Networks, Scores, Task, Update
+from fedfeat.types import Answer, Networks, Scores, Task, Update
 
-_OPTIMIZER = "optimizer/"
 # With more architectures than this the least recently used are built again at their next turn.
 _MAX_ARCHITECTURES = 32
 
@@ -79,6 +79,7 @@ class Worker:
             module = self._build_client(
                 model=self.networks.build(key), channels_last=self.trainer.channels_last
             )
+        module.plain = self.data.plain
         if self.trainer.compile:
             module.model.compile()
         return module
@@ -117,7 +118,7 @@ class Worker:
 
     def _fit(self, task: Task, seed: int) -> Update:
         module = self.module_of(task.client_id)
-        memory, optimizer_state = _split_memory(task.memory)
+        memory, optimizer_state = split_memory(task.memory)
         module.receive(task.payload, memory)
         module.begin_turn(task.lr_factor, self.data.class_counts[task.client_id], self.data.device)
         batches = self._batches(task.client_id, task.round_idx)
@@ -133,9 +134,9 @@ class Worker:
         payload, kept = module.upload()
         metrics = module.turn_metrics()
         if task.evaluate:
-            metrics |= self._own_score(module, task.client_id)
+            metrics |= self.own_score(module, task.client_id)
         if self.settings.keep_optimizer:
-            kept = (kept or {}) | _optimizer_tensors(self.lightning.optimizers[0])
+            kept = (kept or {}) | optimizer_tensors(self.lightning.optimizers[0])
         preferences = self.preferences(module) if task.probe else None
         return Update(
             task.client_id, self.data.num_examples(task.client_id), payload, kept, metrics, preferences
@@ -157,8 +158,8 @@ class Worker:
     def evaluate_client(self, task: Task) -> dict[str, float]:
         """Score a client's own model on its own test part."""
         module = self.module_of(task.client_id)
-        module.receive(task.payload, _split_memory(task.memory)[0])
-        return self._own_score(module, task.client_id)
+        module.become(task.payload, split_memory(task.memory)[0])
+        return self.own_score(module, task.client_id)
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples (all of them unless ``indices`` are given)."""
@@ -167,6 +168,21 @@ class Worker:
         return self._score(
             self.module, self.data.test_batches(chosen, self.settings.eval_batch_size, client_id)
         )
+
+    @torch.no_grad()
+    def represent(self, task: Task, inputs: Tensor) -> Answer:
+        """Represent unlabelled inputs (m, ...), as they come from `FederatedData`, by a client's own model."""
+        module = self.module_of(task.client_id).to(self.data.device)
+        module.become(None, split_memory(task.memory)[0])
+        module.eval()
+        with self.trainer.autocast(self.data.device):
+            parts = [
+                module.represent(self.data.plain(chunk)).float()
+                for chunk in inputs.split(self.settings.eval_batch_size)
+            ]
+        module.train()
+        flops = len(inputs) * module.forward_flops_per_example
+        return Answer(task.client_id, self.data.num_examples(task.client_id), torch.cat(parts), flops)
 
     def observe(self, payload: Any) -> dict[str, Tensor]:
         """Give what the method watches in the server's model."""
@@ -178,7 +194,8 @@ class Worker:
         self.module.receive(payload, None)
         return self._score(self.module, self.data.val_batches(self.settings.eval_batch_size))
 
-    def _own_score(self, module: ClientModule, client_id: int) -> dict[str, float]:
+    def own_score(self, module: ClientModule, client_id: int) -> dict[str, float]:
+        """Score a module as it stands on a client's test part; nothing where the client has none."""
         indices = self.data.test_indices(client_id)
         if not len(indices):
             return {}
@@ -220,21 +237,3 @@ def _seed_global_generators(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
-
-
-def _split_memory(memory: dict[str, Tensor] | None) -> tuple[dict[str, Tensor] | None, dict[str, Tensor]]:
-    """Part a client's memory into the method's tensors and those of its optimizer."""
-    if memory is None:
-        return None, {}
-    own = {key: value for key, value in memory.items() if not key.startswith(_OPTIMIZER)}
-    return own or None, {key: value for key, value in memory.items() if key.startswith(_OPTIMIZER)}
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Flatten an optimizer's state to ``optimizer/<parameter>/<name>``."""
-    return {
-        f"{_OPTIMIZER}{index}/{name}": value.detach().cpu().clone()
-        for index, entries in optimizer.state_dict()["state"].items()
-        for name, value in entries.items()
-        if isinstance(value, Tensor)
-    }

@@ -3,20 +3,15 @@
 from itertools import product
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
+from presets import axes, composed, files
 
 from fedfeat.choices import CONFIGS
 from fedfeat.loggers.base import flatten
 from fedfeat.rules import check
 from fedfeat.runs import published_numbers
 
-PRESETS = {path.stem for path in (CONFIGS / "experiment" / "fed2").glob("*.yaml")} - {
-    "base",
-    "base_dirichlet",
-}
-SWEEPS = {path.stem: path for path in (CONFIGS / "sweep" / "fed2").glob("*.yaml")}
+PRESETS = set(files("experiment", "fed2")) - {"base", "base_dirichlet"}
+SWEEPS = files("sweep", "fed2")
 
 # Per cent, as METHODS 8.1 has them: the axis, and per value what FedAvg and what ours reaches.
 CLASSES, CLIENTS, GROUPS, DEPTH = (
@@ -35,27 +30,12 @@ TABLES = {
 }  # fmt: skip
 
 
-def composed(*overrides):
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return OmegaConf.to_container(compose("train", list(overrides)), resolve=True)
-
-
 def put(config, key, value):
     """Set a dotted key of a plain configuration."""
     *path, last = key.split(".")
     for part in path:
         config = config[part]
     config[last] = value
-
-
-def axes(name):
-    """The values of each axis of a sweep, as Hydra reads them."""
-    params = OmegaConf.load(SWEEPS[name]).hydra.sweeper.params
-    found = {}
-    for key, values in params.items():
-        (override,) = OverridesParser.create().parse_overrides([f"{key}={values}"])
-        found[key] = list(override.sweep_string_iterator()) if override.is_sweep_override() else [str(values)]
-    return found
 
 
 def test_every_preset_has_a_sweep_and_says_its_commands():
@@ -85,7 +65,7 @@ def test_the_published_number_of_every_setting(preset, algorithm):
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_point_of_a_sweep_has_its_name_and_its_table(name):
     """Composed once per algorithm; further axes are plain keys, which must be there."""
-    grid = axes(name)
+    grid = axes(SWEEPS[name])
     preset = "t1_vgg9" if name == "ablation" else name
     for algorithm in grid.pop("algorithm", ["centralized"]):
         last = [f"{key}={values[-1]}" for key, values in grid.items()]

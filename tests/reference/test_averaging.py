@@ -11,6 +11,7 @@ from harness import (
     examples_of,
     gradient,
     make_data,
+    network_of,
     params_of,
     parties,
     zeros,
@@ -65,13 +66,13 @@ def test_batch_norm_statistics_of_real_fits_are_averaged(tmp_path):
     """Full batches: running mean = 0.1 * mean of the client's inputs, so the average is 0.1 * the pooled mean."""
 
     def model():
-        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+        return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
 
     federation = parties(tmp_path, build_model=model, num_rounds=1)
     params = federation.run()[0][-1].state.params
     pooled = np.concatenate([examples_of(federation.data, k)[0] for k in range(3)])
-    np.testing.assert_allclose(params["0.running_mean"].numpy(), 0.1 * pooled.mean(0), atol=1e-6)
-    assert params["0.num_batches_tracked"].item() == 1
+    np.testing.assert_allclose(params["head.all.0.running_mean"].numpy(), 0.1 * pooled.mean(0), atol=1e-6)
+    assert params["head.all.0.num_batches_tracked"].item() == 1
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])

@@ -118,7 +118,7 @@ def test_trimmed_clients_send_receive_and_compute_less(tmp_path):
         setting = Setting(trim=trim)
         networks = federation_of(setting, tmp_path / "networks").executor.worker.networks
         costs = {k: float(training_flops(networks.build(networks.key(k)))) for k in range(3)}
-        federation = federation_of(setting, tmp_path / str(trim), flops_per_example=costs.get)
+        federation = federation_of(setting, tmp_path / str(trim))
         start = federation.start().state
         sent = [tree.num_bytes(federation.server.broadcast(start, k)) for k in range(3)]
         metrics = federation.run()[1][-1].metrics

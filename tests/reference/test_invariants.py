@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from harness import make_data, parties
+from harness import make_data, network_of, parties
 from safetensors.torch import save
 from torch import nn
 
@@ -31,13 +31,13 @@ def personal(*selectors, cls=ClientModule):
 def drawn(monkeypatch):
     """The examples of every training batch, in the order in which they were drawn."""
     batches = []
-    original = FederatedData._train_batch
+    original = FederatedData.train_inputs
 
-    def train_batch(self, chosen, generator):
+    def train_inputs(self, chosen, generator):
         batches.append(tuple(chosen.tolist()))
         return original(self, chosen, generator)
 
-    monkeypatch.setattr(FederatedData, "_train_batch", train_batch)
+    monkeypatch.setattr(FederatedData, "train_inputs", train_inputs)
     return batches
 
 
@@ -177,7 +177,7 @@ def serialised(payload):
 @pytest.mark.parametrize("selectors", [(), ("head",), ("norm",)])
 def test_bytes_are_those_of_the_serialised_tensors(selectors, tmp_path):
     def model():
-        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+        return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
 
     build = model if "norm" in selectors else two_layers
     federation = parties(tmp_path, build_model=build, client=personal(*selectors), cohort_size=2)

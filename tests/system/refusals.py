@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 
 def digest(folder: Path) -> dict[str, str]:
     """Digest of every file below a folder."""
@@ -26,7 +28,21 @@ def refused(outcome, sentence: str) -> None:
     assert "Traceback" not in outcome.stderr
 
 
-def refused_at_start(cli: Callable, small: list[str], overrides: str, root: Path, sentence: str) -> None:
+def named(rows: list[tuple]) -> list:
+    """Parameters of a test out of rows that begin with the name of their case."""
+    return [pytest.param(*values, id=name) for name, *values in rows]
+
+
+def refused_at_start(
+    cli: Callable,
+    small: list[str],
+    overrides: str,
+    root: Path,
+    sentence: str,
+    prepare: Callable[[Path], None] | None = None,
+) -> None:
+    if prepare is not None:
+        prepare(root)
     before = digest(root / "run")
     refused(cli(*command(small, overrides, root)), sentence)
     # A lock is no run: the same command with better values may use the directory.

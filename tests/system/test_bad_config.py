@@ -11,6 +11,11 @@ from fedfeat.errors import ConfigError
 # An earlier finished run in the same directory makes no difference to any of them.
 BEFORE_ANY_WORK = [
     (
+        "a target that is not measured",
+        "federation.target_metric=local_pre_agg/acc_mean",
+        r"federation\.target_metric must be measured: federation\.evaluate_local=true does so, but it is 'local",
+    ),
+    (
         "unknown key",
         "federation.num_clint=3",
         r"federation\.num_clint must be a known key, but there is none of that name; known there: num_",
@@ -56,6 +61,13 @@ BEFORE_ANY_WORK = [
         "seed",
         r"seed must be key=value as Hydra's .*, but it is not: missing EQUAL at '<EOF>'",
     ),
+    ("removed key", "~seed", r"seed must be present, but the configuration has no such key\."),
+    (
+        "removed key of a group without target",
+        "~federation.eval_every",
+        r"federation\.eval_every must be present, but the configuration has no such key\.",
+    ),
+    ("removed group", "~schedule", r"schedule must be present, but the configuration has no such key\."),
     ("missing value", "seed=???", r"seed must be set, but it is '\?\?\?'"),
     (
         "dangling interpolation",

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from refusals import refused_at_start
+from refusals import named, refused_at_start
 
 
 def class_folders(root: Path, *splits: str) -> None:
@@ -152,10 +152,6 @@ AT_START = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "prepare", "sentence"), [row[1:] for row in AT_START], ids=[row[0] for row in AT_START]
-)
+@pytest.mark.parametrize(("overrides", "prepare", "sentence"), named(AT_START))
 def test_refused_at_start(cli, small, tmp_path, overrides, prepare, sentence):
-    if prepare is not None:
-        prepare(tmp_path)
-    refused_at_start(cli, small, overrides, tmp_path, sentence)
+    refused_at_start(cli, small, overrides, tmp_path, sentence, prepare)

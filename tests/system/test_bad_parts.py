@@ -130,6 +130,31 @@ AT_START = [
         r"structure\.width_factor must be above 0, or match, but it is 'wide'",
     ),
     (
+        "cached features of augmented images",
+        "algorithm=fedfusion algorithm.client.cache_eg=true data/transform=mnist_fusion",
+        r"algorithm\.client\.cache_eg must be false for data that are augmented .*, but it is True",
+    ),
+    (
+        "fusion without a fusion module",
+        "algorithm=fedfusion algorithm/client=fedavg",
+        r"algorithm/client must fuse features for algorithm/server=fedfusion: fedfusion does\.",
+    ),
+    (
+        "nothing to fuse",
+        "algorithm=fedfusion model.hidden=[]",
+        r"model must have an encoder whose features can be fused, but this one is all head\.",
+    ),
+    (
+        "fusion averaged in groups that are not there",
+        "algorithm=fedfusion algorithm/server@algorithm.server.average=fed2",
+        r"algorithm/server=fed2 must have groups, but structure=none or separate=false has none\.",
+    ),
+    (
+        "fusion averaged without groups where clients lack some",
+        "algorithm=fedfusion structure=trimmed partition=n_classes partition.classes_per_client=1",
+        r"algorithm/server must average unequal networks .*, but FedFusionServer cannot\.",
+    ),
+    (
         "a single layer in groups",
         "algorithm=fed2 model.hidden=[]",
         r"structure must separate a network of at least 2 layers, but this one has 1\.",

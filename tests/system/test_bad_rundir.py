@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from refusals import digest, refused, refused_at_start
+from refusals import digest, named, refused, refused_at_start
 
 from fedfeat.rundir import locked
 
@@ -53,13 +53,9 @@ AT_START = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "prepare", "sentence"), [row[1:] for row in AT_START], ids=[row[0] for row in AT_START]
-)
+@pytest.mark.parametrize(("overrides", "prepare", "sentence"), named(AT_START))
 def test_refused_at_start(cli, small, tmp_path, overrides, prepare, sentence):
-    if prepare is not None:
-        prepare(tmp_path)
-    refused_at_start(cli, small, overrides, tmp_path, sentence)
+    refused_at_start(cli, small, overrides, tmp_path, sentence, prepare)
 
 
 def test_checkpoints_that_are_all_corrupt_are_refused_and_kept(cli, small, finished):

@@ -66,7 +66,13 @@ def test_the_mean_loss_of_a_turn_weighs_batches_by_their_examples(monkeypatch):
     module.begin_turn(1.0, np.ones(3), torch.device("cpu"))
     module.training_step((torch.zeros(3, 4), torch.zeros(3)), 0)
     module.training_step((torch.zeros(1, 4), torch.zeros(1)), 1)
-    assert module.turn_metrics() == {"train/loss": (3 * 1 + 4) / 4, "examples": 4.0}
+    assert module.turn_metrics() == {
+        "train/loss": (3 * 1 + 4) / 4,
+        "examples": 4.0,
+        "flops": 4.0 * module.flops_per_example,
+    }
+    # Forward 2 * (4 * 5 + 5 * 3); backward to the weights the same, to the hidden layer 2 * 5 * 3.
+    assert module.flops_per_example == 70 + 70 + 30
     module.begin_turn(1.0, np.ones(3), torch.device("cpu"))
     assert module.turn_metrics()["examples"] == 0.0
 

@@ -1,12 +1,16 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from harness import SIZES, parties
+from harness import SIZES, network_of, parties
+from torch import nn
 
 from fedfeat.client import ClientModule
 from fedfeat.errors import ClientError
 from fedfeat.federation import first_progress
 from fedfeat.plan import Plan
+from fedfeat.types import Task
 
 
 def plan(**arguments):
@@ -17,6 +21,7 @@ def plan(**arguments):
         "cohort_size": 3,
         "local_epochs": 1,
         "local_steps": None,
+        "batch_size": None,
     }
     return Plan(**(common | {"eval_every": 4, "lr_factor": lambda *_: 1.0} | arguments))
 
@@ -27,6 +32,32 @@ def plan(**arguments):
 )
 def test_local_work_in_steps(epochs, steps, expected):
     assert plan(local_epochs=epochs, local_steps=steps).num_steps(5) == expected
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 2, 3, 8])
+@pytest.mark.parametrize("normed", [False, True])
+def test_the_plan_knows_the_batches_that_a_worker_makes(batch_size, normed, tmp_path):
+    """Of 3, 5 and 8 examples; batch norm drops a last batch of one."""
+
+    def model():
+        return network_of(*([nn.BatchNorm1d(4)] if normed else []), nn.Linear(4, 3))
+
+    federation = parties(tmp_path, batch_size=batch_size, build_model=model)
+    worker = federation.executor.worker
+    assert federation.plan.drop_singleton == normed
+    for k, size in enumerate(SIZES):
+        assert federation.plan.steps_per_epoch(size) == worker.steps_per_epoch(k)
+
+
+@pytest.mark.parametrize(("round_idx", "factor"), [(0, 1.0), (9, 10.0), (10, 10.0), (12, 10.0)])
+def test_a_task_is_the_full_work_at_the_rate_of_its_round(round_idx, factor):
+    """9 examples in batches of 2 are 5 steps, and without the single one at the end 4."""
+    full = plan(local_epochs=3, batch_size=2, lr_factor=lambda round_idx, _: 1.0 + round_idx)
+    assert full.task(round_idx, 1, 9, "payload", None) == Task(1, round_idx, "payload", None, 15, factor)
+    assert replace(full, drop_singleton=True).task(round_idx, 1, 9, None, None).num_steps == 12
+    # Two processes: a batch of 3 would leave one of them a single example.
+    shared = replace(full, batch_size=4, drop_singleton=True, world_size=2)
+    assert shared.task(round_idx, 1, 11, None, None).num_steps == 6
 
 
 def test_every_few_rounds_and_the_last_are_evaluated():
@@ -49,10 +80,10 @@ def test_a_run_yields_the_initial_model_and_every_round(tmp_path):
 
 
 def test_counters_add_up(tmp_path):
-    _, records = parties(tmp_path, local_epochs=2, flops_per_example=lambda client_id: 10.0 + client_id).run()
+    _, records = parties(tmp_path, local_epochs=2).run()
     assert [record.metrics["compute/examples"] for record in records] == [0, 32, 64]
-    # Two rounds of two epochs over 3, 5 and 8 examples at 10, 11 and 12 FLOPs each.
-    assert records[-1].metrics["compute/flops"] == 4 * (3 * 10 + 5 * 11 + 8 * 12)
+    # 4 inputs and 3 classes: 2 * 4 * 3 forward, the same backward to the weights.
+    assert records[-1].metrics["compute/flops"] == 64 * 48
     assert records[-1].metrics["comm/total_bytes"] == 2 * 2 * 3 * 15 * 4
 
 

@@ -2,12 +2,14 @@
 
 import csv
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from fedfeat.report import Row, aggregate, main, table
-from fedfeat.runs import find_runs, group_runs, label_settings
+from fedfeat.runs import Run, find_runs, group_runs, measured_numbers
 
 
 def make_run(path, seed=0, algorithm="fedavg", acc=0.5, reached=3, published=None, finished=True, **config):
@@ -49,7 +51,7 @@ def test_runs_that_differ_only_in_the_seed_are_one_setting(tmp_path):
     for seed in (2, 0, 1):
         make_run(tmp_path / f"a{seed}", seed)
         make_run(tmp_path / f"b{seed}", seed, "fedprox")
-    assert labels(tmp_path) == {"algorithm.name=fedavg": [0, 1, 2], "algorithm.name=fedprox": [0, 1, 2]}
+    assert labels(tmp_path) == {"fedavg": [0, 1, 2], "fedprox": [0, 1, 2]}
 
 
 def test_a_fixed_inner_seed_is_no_part_of_the_seed(tmp_path):
@@ -63,32 +65,6 @@ def test_two_inner_seeds_are_two_settings(tmp_path):
     make_run(tmp_path / "a", 0, partition={"seed": 7})
     make_run(tmp_path / "b", 0, partition={"seed": 8})
     assert labels(tmp_path) == {"partition.seed=7": [0], "partition.seed=8": [0]}
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ([{"lr": 0.1, "a.b": 1}, {"lr": 0.2, "a.b": 1}], ["lr=0.1", "lr=0.2"]),
-        ([{"lr": 1, "data.name": "x"}, {"lr": 2, "data.name": "y"}], ["data.name=x", "data.name=y"]),
-        (
-            [{"m": 1, "s": 1}, {"m": 1, "s": 2}, {"m": 2, "s": 1}],
-            ["m=1, s=1", "m=1, s=2", "m=2, s=1"],
-        ),
-        (
-            [{"algorithm.name": "a"}, {"algorithm.name": "p", "mu": 1}, {"algorithm.name": "p", "mu": 2}],
-            ["algorithm.name=a", "mu=1", "mu=2"],
-        ),
-        ([{"x": 1}, {}], ["x=1", "default"]),
-    ],
-)
-def test_labels_are_the_fewest_keys_that_tell_apart(settings, expected):
-    assert label_settings(settings) == expected
-
-
-def test_many_differing_keys_still_give_different_labels():
-    """Five binary switches, one setting each with one switch on, and all off: no three keys suffice."""
-    settings = [{f"k{i}": int(i == on) for i in range(5)} for on in range(6)]
-    assert len(set(label_settings(settings))) == 6
 
 
 def test_aggregate_is_mean_and_sample_std_with_published(tmp_path):
@@ -125,18 +101,35 @@ def test_report_writes_tables_and_curves(tmp_path, capsys):
     }
     with open(out / "report.csv", newline="") as file:
         rows = {(row["setting"], row["quantity"]): row for row in csv.DictReader(file)}
-    row = rows["algorithm.name=fedavg", "global/acc"]
+    row = rows["fedavg", "global/acc"]
     assert float(row["mean"]) == pytest.approx(0.55)
     assert float(row["std"]) == pytest.approx(0.1 / 2**0.5)
     assert float(row["difference"]) == pytest.approx(0.05)
-    assert rows["algorithm.name=fedprox", "global/acc"]["published"] == ""
+    assert rows["fedprox", "global/acc"]["published"] == ""
     text = (out / "report.md").read_text()
-    assert "| algorithm.name=fedavg | 2 | 0.55 ± 0.07071 (published 0.5) | 3 ± 0 | 3 kB ± 0 B |" in text
-    assert "| algorithm.name=fedprox | 2 | 0.7 ± 0 | 2 (1/2 runs) | 2 kB (1/2 runs) |" in text
+    assert "| fedavg | 2 | 0.55 ± 0.07071 (published 0.5) | 3 ± 0 | 3 kB ± 0 B |" in text
+    assert "| fedprox | 2 | 0.7 ± 0 | 2 (1/2 runs) | 2 kB (1/2 runs) |" in text
     assert "![global/acc over bytes](curves_bytes.png)" in text
     captured = capsys.readouterr()
     assert "c: skipped, not finished (summary.json is missing)." in captured.err
-    assert "algorithm.name" in captured.out
+    assert "│ fedavg  │" in captured.out
+
+
+def test_the_printed_table_cuts_nothing(tmp_path, capsys, monkeypatch):
+    """The two settings need three keys, whose label is longer than the terminal is wide."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for i, numbers in enumerate([(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]):
+        keys = (
+            "the_first_of_three_long_names",
+            "the_second_of_three_long_names",
+            "the_third_of_three_long_names",
+        )
+        make_run(tmp_path / str(i), long=dict(zip(keys, numbers, strict=True)))
+    main([str(tmp_path), "--out", str(tmp_path / "out")])
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    column = "".join(line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│"))
+    assert "long.the_second_of_three_long_names=2" in column.replace(" ", "")
 
 
 def test_the_table_shows_the_highest_target_that_most_settings_reach():
@@ -151,6 +144,55 @@ def test_the_table_shows_the_highest_target_that_most_settings_reach():
     header, lines = table({"a": [None], "b": [None]}, rows, "global/acc")
     assert header == ["setting", "runs", "global/acc", "to_target/0.8/rounds", "to_target/0.8/bytes"]
     assert lines == [["a", "1", "0.9", "1", "1 B"], ["b", "1", "-", "1", "1 B"]]
+
+
+def test_a_published_target_that_no_run_reached_stays_in_the_report(tmp_path):
+    """Rounds to 0.3 are published as 5: one setting needs 3 and 4, mean 3.5; the other never gets there."""
+    published = {"to_target/0.3/rounds": {"by": ["algorithm.name"], "a": 5, "b": 7}}
+    for seed in (0, 1):
+        make_run(tmp_path / "in" / f"a{seed}", seed, "a", reached=3 + seed, published=published)
+        make_run(tmp_path / "in" / f"b{seed}", seed, "b", reached=None, published=published)
+    groups = group_runs(find_runs([tmp_path / "in"])[0])
+    rows = {(row.group[-1], row.quantity): row for row in aggregate(groups)}
+    row = rows["a", "to_target/0.3/rounds"]
+    assert (row.mean, row.num_runs, row.published, row.difference()) == (3.5, 2, 5, -1.5)
+    row = rows["b", "to_target/0.3/rounds"]
+    assert (row.mean, row.std, row.num_runs, row.published, row.difference()) == (None, None, 0, 7, None)
+    assert ("b", "to_target/0.3/bytes") not in rows
+    main([str(tmp_path / "in"), "--out", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "3.5 ± 0.7071 (published 5)" in text
+    assert "| - (published 7) (0/2 runs) |" in text
+    assert "b,to_target/0.3/rounds,,,0,7," in (tmp_path / "out" / "report.csv").read_text()
+
+
+def test_no_target_is_shown_that_a_paper_alone_reached():
+    rows = [
+        Row("a", "to_target/0.5/rounds", 3, None, 1),
+        Row("a", "to_target/0.9/rounds", None, None, 0, 40),
+    ]
+    header, lines = table({"a": [None]}, rows, "global/acc")
+    assert header == ["setting", "runs", "to_target/0.9/rounds", "to_target/0.5/rounds"]
+    assert lines == [["a", "1", "- (published 40) (0/1 runs)", "3"]]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ([0.0, 9.0, *range(10)], 4.5),
+        (range(9), None),
+        ([np.nan, *range(9)], None),
+        ([np.nan, *range(10)], 4.5),
+        (None, None),
+    ],
+)
+def test_accuracy_at_convergence_is_the_mean_of_the_last_ten_rounds(column, expected):
+    metrics = {} if column is None else {"local/acc": np.array(column, dtype=np.float64)}
+    summary = {"final": {"local/acc": 0.5}, "to_target": {"0.9": None, "0.3": {"rounds": 4}}}
+    run = Run(Path("r"), summary, {}, {"last10/local/acc": 0.7, "local/acc": 0.7}, metrics)
+    measured = measured_numbers(run)
+    assert measured.pop("last10/local/acc", None) == expected
+    assert measured == {"local/acc": 0.5, "to_target/0.9": None, "to_target/0.3/rounds": 4}
 
 
 def test_x_chooses_the_curves(tmp_path):

@@ -24,6 +24,8 @@ REFUSED = [
     ("resume", "always", "one of auto, never"),
     ("resume", None, "one of auto, never"),
     ("federation.num_clients", 0, "an integer of at least 1"),
+    ("federation.held_out", -1, "an integer of at least 0"),
+    ("federation.held_out", 0.5, "an integer of at least 0"),
     ("federation.num_rounds", -1, "an integer of at least 0"),
     ("federation.cohort_size", 0, "an integer of at least 1"),
     ("federation.cohort_size", 2.0, "an integer of at least 1"),
@@ -47,6 +49,7 @@ REFUSED = [
     ("federation.ram_budget_mb", 0, "in (0, inf)"),
     ("federation.targets", [0.5, 1.5], "a list in which each must be in (0, 1]"),
     ("federation.targets", 0.5, "a list in which each must be in (0, 1]"),
+    ("federation.target_metric", "", "a non-empty text"),
     ("optimizer.lr", 0.0, "in (0, inf)"),
     ("optimizer.lr", float("nan"), "in (0, inf)"),
     ("optimizer.momentum", 1, "in [0, 1)"),
@@ -80,10 +83,22 @@ REFUSED = [
     ("algorithm.client.personal", "head", "a list in which each must be a non-empty text"),
     ("algorithm.client.personal", [1], "a list in which each must be a non-empty text"),
     ("algorithm.client.mu", -0.1, "in [0, inf)"),
+    ("algorithm.client.op", "add", "one of conv, multi, single"),
+    ("algorithm.client.lambda_init", "half", "in (-inf, inf)"),
+    ("algorithm.client.conv_init", "zero", "one of default, average"),
+    ("algorithm.client.conv_bias", 1, "true or false"),
+    ("algorithm.client.concat", "global", "one of global_first, local_first"),
+    ("algorithm.client.cache_eg", "auto", "true or false"),
     ("algorithm.client.softmax_scope", "some", "one of all, present_classes, kept_groups"),
     ("algorithm.server.weighting", "equal", "one of samples, uniform"),
     ("algorithm.server.pairing", "none", "one of presence, all"),
     ("algorithm.server.group_weighting", "equal", "one of samples, uniform, class_count"),
+    ("algorithm.server.ema", 1.0, "in [0, 1)"),
+    ("algorithm.server.eval_eg", "next", "one of prev, self"),
+    ("algorithm.server.stale_clients", 0, "true or false"),
+    ("algorithm.server.average.weighting", "equal", "one of samples, uniform"),
+    ("algorithm.server.average.pairing", "none", "one of presence, all"),
+    ("algorithm.server.average.group_weighting", "equal", "one of samples, uniform, class_count"),
     ("structure.groups", 0, "an integer of at least 1"),
     ("structure.layer_unit", "layer", "one of block, conv"),
     ("structure.width_policy", "round", "one of nearest, ceil, floor, uneven"),
@@ -167,6 +182,14 @@ def test_null_is_allowed_exactly_where_it_is_optional(rule):
             "federation.cohort_size must be at most federation.num_clients (3), but it is 4.",
         ),
         (
+            {"num_clients": 3, "held_out": 3},
+            "federation.held_out must be below federation.num_clients (3), but it is 3.",
+        ),
+        (
+            {"num_clients": 3, "held_out": 1, "cohort_size": 3},
+            "federation.cohort_size must be at most federation.num_clients less federation.held_out (2), but it is 3.",
+        ),
+        (
             {"cohort_size": 2, "fraction": 0.5},
             "federation.fraction must be null beside federation.cohort_size (2), but it is 0.5.",
         ),
@@ -177,6 +200,11 @@ def test_null_is_allowed_exactly_where_it_is_optional(rule):
         (
             {"local_epochs": 1, "local_steps": 5},
             "federation.local_steps must be null beside federation.local_epochs (1), but it is 5.",
+        ),
+        (
+            {"target_metric": "local_pre_agg/acc_mean", "evaluate_local": False},
+            "federation.target_metric must be measured: federation.evaluate_local=true does so, but it is "
+            "'local_pre_agg/acc_mean'.",
         ),
     ],
 )
@@ -190,9 +218,13 @@ def test_rules_between_keys(federation, sentence):
     "federation",
     [
         {"num_clients": 3, "cohort_size": 3, "fraction": None},
+        {"num_clients": 3, "held_out": 0, "cohort_size": 3},
+        {"num_clients": 3, "held_out": 2, "cohort_size": 1},
         {"cohort_size": None, "fraction": None},
         {"local_epochs": 1, "local_steps": None},
         {"local_epochs": None, "local_steps": 1},
+        {"target_metric": "local_pre_agg/acc_mean", "evaluate_local": True},
+        {"target_metric": "global/acc", "evaluate_local": False},
     ],
 )
 def test_good_pairs_pass(federation):

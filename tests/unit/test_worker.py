@@ -1,6 +1,6 @@
 import pytest
 import torch
-from harness import parties
+from harness import network_of, parties
 from torch import nn
 
 from fedfeat import tree
@@ -30,7 +30,7 @@ def test_a_turn_makes_exactly_its_steps(num_steps, examples, tmp_path):
 
 def test_a_turn_does_not_depend_on_the_turns_before(tmp_path):
     def model():
-        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3))
+        return network_of(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3))
 
     def build():
         torch.manual_seed(5)
@@ -47,7 +47,7 @@ def test_a_turn_does_not_depend_on_the_turns_before(tmp_path):
 
 def test_batches_of_one_are_dropped_only_where_batch_norm_cannot_take_them(tmp_path):
     def normed():
-        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+        return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
 
     assert parties(tmp_path, batch_size=2).executor.worker.steps_per_epoch(0) == 2
     federation = parties(tmp_path, batch_size=2, build_model=normed)
@@ -72,8 +72,8 @@ def test_the_own_score_is_that_of_the_model_after_training(tmp_path):
     worker = federation.executor.worker
     update = worker.fit(task(federation, 2, 5, evaluate=True))
     scores = worker.score(update.payload)
-    assert update.metrics["personal/acc"] == scores.correct.mean()
-    assert update.metrics["personal/loss"] == scores.losses.mean() != pytest.approx(1.0986123)
+    assert update.metrics["own/acc"] == scores.correct.mean()
+    assert update.metrics["own/loss"] == scores.losses.mean() != pytest.approx(1.0986123)
 
 
 def test_scores_do_not_depend_on_the_batch_size(tmp_path):

@@ -28,6 +28,7 @@ from fedfeat.models.grouped_layers import ClassSets
 from fedfeat.paired_mean import PairedMean, rows_of, take_rows
 from fedfeat.params import WeightedMean, select, snapshot
 from fedfeat.policy import GROUPED, is_complete, keys_with, sent_keys
+from fedfeat.server import Server
 from fedfeat.types import Federation, Update
 
 
@@ -51,7 +52,7 @@ class Fed2State(NamedTuple):
     counts: tuple[tuple[int, ...], ...]
 
 
-class Fed2Server:
+class Fed2Server(Server):
     """Average the shared part over the cohort and each group over the clients that hold a class of it.
 
     Args:
@@ -63,7 +64,7 @@ class Fed2Server:
     """
 
     payload_type: ClassVar[type] = Weights
-    accepts_unequal: ClassVar[bool] = True
+    accepts_unequal = True
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fedfeat.client import Weights
 from fedfeat.params import WeightedMean, snapshot
 from fedfeat.policy import is_complete, sent_keys
+from fedfeat.server import Server
 from fedfeat.types import Federation, Update
 
 
@@ -33,7 +34,7 @@ class FedAvgState(NamedTuple):
     complete: bool
 
 
-class FedAvgServer:
+class FedAvgServer(Server):
     """Average the clients' weights.
 
     Args:
@@ -42,13 +43,9 @@ class FedAvgServer:
     """
 
     payload_type: ClassVar[type] = Weights
-    accepts_unequal: ClassVar[bool] = False
 
     def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
         self.weighting = weighting
-
-    def check(self, model: nn.Module) -> None:
-        """Take any model."""
 
     def init(self, model: nn.Module, federation: Federation) -> FedAvgState:
         """Start from the shared tensors of the common initial model."""

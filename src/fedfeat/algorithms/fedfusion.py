@@ -140,7 +140,7 @@ class FedFusionState(NamedTuple):
     versions: dict[int, Any] = {}  # noqa: RUF012 - never changed in place
 
 
-class FedFusionServer:
+class FedFusionServer(Server):
     """Average by another server half, then smooth lambda.
 
     Args:
@@ -198,9 +198,7 @@ class FedFusionServer:
         if not cohort:
             return state
         before, after = state.average.params, average.params
-        smoothed = {
-            key: before[key] + (1 - self.ema) * (after[key] - before[key]) for key in state.lambda_keys
-        }
+        smoothed = {key: torch.lerp(before[key], after[key], 1 - self.ema) for key in state.lambda_keys}
         average = average._replace(params=after | smoothed)
         state = state._replace(average=average, frozen=select(before, state.encoder_keys))
         return self._hand_out(state, cohort) if self.stale_clients else state

@@ -15,6 +15,23 @@ if TYPE_CHECKING:
     from fedfeat.data.federated import FederatedData
 
 
+def cut(
+    num_examples: int, batch_size: int | None, drop_singleton: bool = False, world_size: int = 1
+) -> tuple[int, int]:
+    """Give the size of a client's batches and how many of its examples an epoch uses.
+
+    Args:
+        num_examples: Training examples of the client.
+        batch_size: Examples per batch over all ranks; None or -1 is the full data of the client.
+        drop_singleton: Whether to drop a smaller last batch that leaves a rank one example (batch norm).
+        world_size: Number of processes that share the client.
+    """
+    # A full batch of one example counts as a smaller last batch, so that drop_singleton sees it.
+    size = max(num_examples, 2) if batch_size is None or batch_size == -1 else batch_size
+    tail = num_examples % size
+    return size, num_examples - (tail if drop_singleton and tail < 2 * world_size else 0)
+
+
 class ClientBatches:
     """The batches of one local fit; every ``iter()`` is the next local epoch.
 
@@ -34,15 +51,11 @@ class ClientBatches:
         world_size: int = 1,
     ) -> None:
         seed, round_idx, client_id = address
-        num_examples = len(indices)
         if batch_size is not None and batch_size != -1 and batch_size < 1:
             raise ConfigError.rule("batch_size", "be positive, or -1 or null for full batches", batch_size)
         self._data, self._rank, self._world_size = data, rank, world_size
-        # A full batch of one example counts as a smaller last batch, so that drop_singleton sees it.
-        self._size = max(num_examples, 2) if batch_size is None or batch_size == -1 else batch_size
+        self._size, self._kept = cut(len(indices), batch_size, drop_singleton, world_size)
         self._indices = indices
-        tail = num_examples % self._size
-        self._kept = num_examples - (tail if drop_singleton and tail < 2 * world_size else 0)
         self._order = torch.Generator().manual_seed(derive_seed(seed, "batches", round_idx, client_id))
         # Ranks augment different examples, hence need different numbers; rank 0 is what one process draws.
         turn = (round_idx, client_id, rank) if rank else (round_idx, client_id)

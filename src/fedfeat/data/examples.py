@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.errors import DataError
+from fedfeat.types import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,7 @@ class Dataset:
         classes: Class names; their order gives the class ids.
         mean: Mean of each input channel, on a scale where 255 is 1.
         std: Standard deviation of each input channel, on the same scale.
+        vocabulary: What the inputs are ids of, for text; None for others.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Dataset:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
         for split, examples in (("training", self.train), ("test", self.test)):

@@ -3,18 +3,19 @@
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedfeat.data.batches import ClientBatches
-from fedfeat.data.partition_parts import ClientSplit, class_counts
+from fedfeat.data.partition_parts import ClassTestParts, ClientSplit, IndexTestParts, TestParts, class_counts
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import ClientPixels
-from fedfeat.seeding import numpy_generator
-from fedfeat.types import Parts
+from fedfeat.data.unlabelled import draw_unlabelled
+from fedfeat.seeding import derive_seed, numpy_generator
+from fedfeat.types import Parts, Survey
 
 if TYPE_CHECKING:
     from fedfeat.data.examples import Dataset
@@ -47,6 +48,7 @@ class FederatedData:
         self._train, self._test = dataset.train.to(self.device), dataset.test.to(self.device)
         self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device)
         self._pixels = ClientPixels(dataset, split, seed, self.device) if split.permuted else None
+        self._whole: FederatedData | None = None
 
     @property
     def num_clients(self) -> int:
@@ -159,12 +161,44 @@ class FederatedData:
             found.append(self.plain_inputs(self._on_device(chosen)))
         return found
 
+    def plain(self, raw: Tensor) -> Tensor:
+        """Turn inputs as they are stored, (B, ...), into what the network reads, without augmentation."""
+        return self._pipeline.test(raw)
+
+    def unlabelled(self, survey: Survey, seed: int, round_idx: int) -> Tensor:
+        """Give a round's unlabelled inputs as they are stored, (m, ...); augmented ones as the network reads them."""
+        chosen = self._on_device(draw_unlabelled(self.split, survey, seed, round_idx))
+        examples = self._test if survey.source == "test_unlabelled" else self._train
+        if not survey.augment:
+            return examples.inputs[chosen]
+        generator = torch.Generator(self.device)
+        generator.manual_seed(derive_seed(seed, "unlabelled augmentation", round_idx))
+        return self._pipeline.train(examples.inputs[chosen], generator)
+
     def val_batches(self, batch_size: int, client_id: int | None = None) -> Iterator[Batch]:
         """Yield the validation examples of one client, or of all, without augmentation."""
         val = self.split.val
         indices = val.indices if client_id is None else val.of(client_id)
         for chosen in self._on_device(indices).split(batch_size):
             yield self.plain_inputs(chosen), self._train.labels[chosen]
+
+    @property
+    def whole(self) -> "FederatedData":
+        """The data with the clients that `without` left out."""
+        return self if self._whole is None else self._whole
+
+    def without(self, count: int) -> "FederatedData":
+        """Give the same data without the last ``count`` clients: neither their examples nor their test parts.
+
+        The others keep their numbers, their examples and their pixel orders.
+        """
+        if not count:
+            return self
+        left = self.num_clients - count
+        split = self.split
+        return self._view(
+            train=_first(split.train, left), val=_first(split.val, left), test=_first_tests(split.test, left)
+        )
 
     def pooled(self) -> "FederatedData":
         """Give the same data with one training client that holds everything; test parts stay as they are.
@@ -173,9 +207,12 @@ class FederatedData:
         """
         train = np.unique(self.split.train.indices)
         val = np.setdiff1d(self.split.val.indices, train)
+        return self._view(train=_single(train), val=_single(val))
+
+    def _view(self, **parts: Any) -> "FederatedData":
         one = copy(self)
         one.__dict__.pop("class_counts", None)
-        one.split = self.split._replace(train=_single(train), val=_single(val))
+        one.split, one._whole = self.split._replace(**parts), self.whole
         return one
 
     def train_inputs(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
@@ -199,3 +236,14 @@ class FederatedData:
 
 def _single(indices: np.ndarray) -> Parts:
     return Parts(indices, np.array([0, len(indices)]))
+
+
+def _first(parts: Parts, count: int) -> Parts:
+    offsets = parts.offsets[: count + 1]
+    return Parts(parts.indices[: offsets[-1]], offsets)
+
+
+def _first_tests(test: TestParts, count: int) -> TestParts:
+    if isinstance(test, ClassTestParts):
+        return test._replace(mask=test.mask[:count])
+    return IndexTestParts(_first(test.parts, count))

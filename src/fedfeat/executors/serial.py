@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from fedfeat.errors import ClientError
-from fedfeat.types import Scores, Task, Update
+from fedfeat.types import Answer, Scores, Task, Update
 from fedfeat.worker import Worker
 
 
@@ -37,6 +37,11 @@ class SerialExecutor:
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples."""
         return self.worker.score(payload, indices, client_id)
+
+    def represent(self, tasks: Iterable[Task], inputs: Tensor) -> Iterator[Answer]:
+        """Represent unlabelled inputs (m, ...) by each client's own model."""
+        for task in tasks:
+            yield self.worker.represent(task, inputs)
 
     def observe(self, payload: Any) -> dict[str, Tensor]:
         """Give what the method watches in the server's model, each (n,)."""

@@ -188,7 +188,7 @@ class Adapter:
         if not is_shared or (ends_shared and self.spec.boundary == "slice"):
             self._require_even(convs)
         if ends_shared:
-            self.widths = self._split(output_shape(deepcopy(layer).eval(), self.shape)[0])
+            self.widths = self._split(output_shape(new.eval(), self.shape)[0])
         if not is_shared:
             entry, _ = self._enter()
         part = len(self.kept) if self.spec.separate else self.num_groups

@@ -40,8 +40,7 @@ class LambdaFusion(nn.Module):
 
     def forward(self, frozen: Tensor, local: Tensor) -> Tensor:
         """Fuse (B, C, ...) with (B, C, ...)."""
-        by_channel = self.lambdas.to(local.dtype).view(-1, *[1] * (local.dim() - 2))
-        return local + by_channel * (frozen - local)
+        return torch.lerp(local, frozen, self.lambdas.to(local.dtype).view(-1, *[1] * (local.dim() - 2)))
 
     def global_part(self) -> Tensor:
         """Give lambda, (C,) or (1,): how much of each fused channel is the global extractor's."""

@@ -4,9 +4,11 @@ Two cuts matter to federated methods, and they differ: ``features`` is what the 
 it), ``representation`` is the input of the last linear layer (FedHeNN compares it, FedRep shares its body).
 """
 
+import inspect
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import cast
 
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedfeat.errors import ConfigError
+from fedfeat.types import Vocabulary
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 """Types of normalisation layers."""
@@ -100,6 +103,21 @@ class Network(nn.Module):
         """Path of the last linear layer, the prefix of its parameters (``head.fc3.linear``)."""
         name, block = list(self.head.named_children())[-1]
         return f"head.{name}.{list(block._modules)[-1]}"
+
+
+def reading(build: Callable[..., Network], vocabulary: Vocabulary | None) -> Callable[..., Network]:
+    """Give a builder the vocabulary of a text data set, or refuse a network that reads something else.
+
+    Args:
+        build: A configured model; builders of networks for text have an argument ``vocabulary``.
+        vocabulary: That of the data set, or None where its inputs are no tokens.
+    """
+    reads_tokens = "vocabulary" in inspect.signature(build).parameters
+    if reads_tokens != (vocabulary is not None):
+        inputs = "numbers, such as images," if vocabulary is None else "tokens, such as sent140_lstm,"
+        name = getattr(getattr(build, "func", build), "__name__", str(build))
+        raise ConfigError.rule("model", f"be one that reads {inputs} as the data set has them", name)
+    return partial(build, vocabulary=vocabulary) if reads_tokens else build
 
 
 def meta_state(module: nn.Module) -> dict[str, Tensor]:

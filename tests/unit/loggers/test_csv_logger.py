@@ -1,6 +1,7 @@
 """metrics.csv and clients.csv: what was logged can be read back, also after an interruption."""
 
 import tracemalloc
+from dataclasses import replace
 
 from entries import record, rows, run, write
 from hypothesis import given
@@ -102,3 +103,35 @@ def test_csv_memory_does_not_grow_with_the_rounds(tmp_path):
     logger.close()
     assert (tmp_path / "clients.csv").stat().st_size > 400_000
     assert kept < 100_000
+
+
+def watching(round_idx, evaluated=True):
+    values = (0.1 * round_idx, 1 / 3)
+    return replace(record(round_idx, evaluated), observed={"fusion/lambda": values, "other": (1.0,)})
+
+
+def test_what_a_method_watches_has_a_table_of_its_own(tmp_path):
+    write(CsvLogger(), tmp_path, [watching(0), watching(1, evaluated=False), watching(2)])
+    found = rows(tmp_path / "observed" / "fusion_lambda.csv")
+    assert [(row["round"], float(row["0"]), float(row["1"])) for row in found] == [
+        ("0", 0.0, 1 / 3),
+        ("2", 0.2, 1 / 3),
+    ]
+    assert [row["0"] for row in rows(tmp_path / "observed" / "other.csv")] == ["1.0", "1.0"]
+    assert "fusion/lambda" not in rows(tmp_path / "metrics.csv")[0]
+
+
+def test_resume_drops_later_rounds_of_these_tables_too(tmp_path):
+    entries = [watching(i) for i in range(4)]
+    write(CsvLogger(), tmp_path / "a", entries)
+    write(CsvLogger(), tmp_path / "b", entries[:3])
+    write(CsvLogger(), tmp_path / "b", entries[2:], resumed=1)
+    for name in ("fusion_lambda.csv", "other.csv"):
+        found = tmp_path / "b" / "observed" / name
+        assert found.read_bytes() == (tmp_path / "a" / "observed" / name).read_bytes()
+        assert [row["round"] for row in rows(found)] == ["0", "1", "2", "3"]
+
+
+def test_methods_that_watch_nothing_leave_no_tables(tmp_path):
+    write(CsvLogger(), tmp_path, [record(0)])
+    assert not (tmp_path / "observed").exists()

@@ -1,0 +1,155 @@
+"""The client half of FedHeNN; its box is in `algorithms.fedhenn`."""
+
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedfeat.client import Batch, ClientModule
+from fedfeat.errors import ConfigError
+from fedfeat.features.cka import Hsic, cka
+from fedfeat.features.kernels import Kernel, KernelName, kernel_of
+from fedfeat.models.network import Network
+from fedfeat.params import copy_into, snapshot
+
+ReprAt = Literal["penultimate", "logits", "code_swapped"]
+
+
+class AlignedWeights(NamedTuple):
+    """Payload in both directions.
+
+    Attributes:
+        params: The model's tensors; empty where a client goes on with its own.
+        inputs: X_t as it is stored, (m, ...), or None in a round without the term.
+        target: Kbar of X_t where the server computes it.
+        eta: Weight of the term.
+    """
+
+    params: dict[str, Tensor]
+    inputs: Tensor | None = None
+    target: Kernel | None = None
+    eta: float = 0.0
+
+
+class FedHeNNClient(ClientModule):
+    """Clients that pull their representation of shared inputs towards a common one.
+
+    Args:
+        kernel: ``linear`` or ``rbf``, see `features.kernels.kernel_of`.
+        sigma_factor: Of rbf.
+        hsic: ``biased`` or ``unbiased``; the biased one of few inputs is too large.
+        rad_batch: Inputs in the term at a step; None takes all of them, as the paper does.
+        rad_every: Steps between two that have the term.
+        repr_at: What is compared: the ``penultimate`` output (the paper), ``logits``, or ``code_swapped``: log-softmax
+            of the logits, while the penultimate output serves as logits, which is what dishamakhija/FedHeNN computes.
+        logits_dropout: Dropout on the logits; .6 in that code.
+        arguments: As in `ClientModule`.
+    """
+
+    payload_type: ClassVar[type] = AlignedWeights
+    keeps_model = True
+
+    def __init__(
+        self,
+        *,
+        kernel: KernelName = "linear",
+        sigma_factor: float = 0.4,
+        hsic: Hsic = "biased",
+        rad_batch: int | None = 256,
+        rad_every: int = 1,
+        repr_at: ReprAt = "penultimate",
+        logits_dropout: float = 0.0,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(**arguments)
+        network = cast(Network, self.model)
+        if repr_at == "code_swapped" and network.last_layer.in_features < network.num_classes:
+            rule = (
+                f"be another where the penultimate output is narrower than the {network.num_classes} classes"
+            )
+            raise ConfigError.rule("algorithm.client.repr_at", rule, repr_at)
+        self.kernel, self.sigma_factor, self.hsic = kernel, sigma_factor, hsic
+        self.rad_batch, self.rad_every = rad_batch, rad_every
+        self.repr_at, self.logits_dropout = repr_at, logits_dropout
+        self._initial = snapshot(self.model)
+        self._sent = AlignedWeights({})
+        self._inputs, self._target = torch.empty(0), Kernel(torch.empty(0), dense=False)
+        self._num_steps = self._num_terms = 0
+
+    def receive(self, payload: AlignedWeights, memory: dict[str, Tensor] | None) -> None:
+        """Become one client: the server's weights where it sends some, else the client's own."""
+        self._sent = payload
+        copy_into(self.model, payload.params or memory or self._initial)
+
+    def become(self, payload: AlignedWeights | None, memory: dict[str, Tensor] | None) -> None:
+        """Take a client's own last model, before its first turn the one that it would start from."""
+        copy_into(self.model, memory or (payload.params if payload else {}) or self._initial)
+
+    def upload(self) -> tuple[AlignedWeights, dict[str, Tensor]]:
+        """Give the weights to the server and to the client's memory."""
+        params = snapshot(self.model)
+        return AlignedWeights(params), params
+
+    def prepare(self, batches: Any) -> Any:
+        """Fix the turn's inputs and, where the server sent none, the target: that of the received model."""
+        self._num_steps = self._num_terms = 0
+        if self._sent.inputs is not None:
+            self.to(self._sent.inputs.device)
+            self._inputs = self.plain(self._sent.inputs)
+            self._target = self._sent.target or self._own_target()
+        return batches
+
+    @torch.no_grad()
+    def _own_target(self) -> Kernel:
+        self.eval()
+        chunks = self._inputs.split(self.rad_batch or len(self._inputs))
+        representation = torch.cat([self.represent(chunk).float() for chunk in chunks])
+        self.train()
+        return kernel_of(representation, self.kernel, self.sigma_factor)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """``F_k(w) + eta_t * (1 - CKA(K_k, Kbar))``."""
+        loss = super().loss(batch)
+        has_term = self._sent.inputs is not None and self._num_steps % self.rad_every == 0
+        self._num_steps += 1
+        return loss + self._sent.eta * self.distance() if has_term else loss
+
+    def distance(self) -> Tensor:
+        """``1 - CKA(K_k[R], Kbar[R, R])`` for a random part R of the shared inputs, a scalar."""
+        inputs, target = self._inputs, self._target
+        if self.rad_batch is not None and self.rad_batch < len(inputs):
+            rows = torch.randperm(len(inputs))[: self.rad_batch].to(inputs.device)
+            inputs, target = inputs[rows], target.restrict(rows)
+        self._num_terms += len(inputs)
+        own = kernel_of(self.represent(inputs), self.kernel, self.sigma_factor)
+        return 1.0 - cka(own, target, self.hsic)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (B, num_classes) of inputs (B, ...); under ``code_swapped`` the penultimate output (B, d)."""
+        return super().represent(inputs) if self.repr_at == "code_swapped" else self._logits(inputs)
+
+    def represent(self, inputs: Tensor) -> Tensor:
+        """Representation (B, d) of inputs (B, ...)."""
+        if self.repr_at == "penultimate":
+            return super().represent(inputs)
+        logits = self._logits(inputs)
+        return logits if self.repr_at == "logits" else logits.log_softmax(1)
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        logits = super().forward(inputs)
+        return (
+            functional.dropout(logits, self.logits_dropout, self.training) if self.logits_dropout else logits
+        )
+
+    def turn_metrics(self) -> dict[str, float]:
+        """As `ClientModule`, with the passes of the term: both ways for each input in it, forward for the target.
+
+        The products of the kernels themselves are not counted.
+        """
+        metrics = super().turn_metrics()
+        if self._sent.inputs is not None:
+            metrics["flops"] += self._num_terms * self.flops_per_example
+            if self._sent.target is None:
+                metrics["flops"] += len(self._inputs) * self.forward_flops_per_example
+        return metrics

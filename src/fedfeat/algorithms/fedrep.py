@@ -1,0 +1,83 @@
+"""FedRep: Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", 2021, Algorithm 1.
+
+    server: phi <- initial body;  each round: S <- sample clients
+            for k in S:  send phi;  receive phi_k
+            phi <- mean of phi_k over S
+    client: its head h_k comes from its memory, phi_k <- phi
+            for tau_h epochs:  step on h_k with phi_k frozen
+            for tau_b epochs:  step on phi_k with h_k frozen
+            keep h_k;  return phi_k
+
+The head never leaves the client: it is personal, and a personal tensor enters no payload. tau_h + tau_b is
+``federation.local_epochs``.
+"""
+
+from functools import cached_property
+from typing import Any, cast
+
+from torch import nn
+
+from fedfeat.client import ClientModule
+from fedfeat.models.flops import training_flops
+from fedfeat.models.network import Network
+from fedfeat.policy import PERSONAL
+
+
+class FedRepClient(ClientModule):
+    """FedAvg's client that trains what is personal first and then what is shared.
+
+    Args:
+        head_epochs: tau_h; the epochs after it are the body's. A fit that is shorter, as a straggler's may be, trains
+            heads alone.
+        arguments: As in `ClientModule`; ``personal`` names the head.
+    """
+
+    def __init__(self, *, head_epochs: int = 10, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.head_epochs = head_epochs
+        self._trainable: list[tuple[nn.Parameter, bool]] = [
+            (parameter, self.policies[name] == PERSONAL)
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        ]
+        self._seen_by_heads = 0.0
+
+    def begin_turn(self, *arguments: Any) -> None:
+        """Ready the module for one local fit."""
+        super().begin_turn(*arguments)
+        self._seen_by_heads = 0.0
+
+    def on_train_epoch_start(self) -> None:
+        """Lightning hook: freeze the one half and train the other."""
+        head = self.current_epoch < self.head_epochs
+        if not head and not self._seen_by_heads:
+            self._seen_by_heads = self._num_seen
+        # The optimizer holds both halves; it passes over parameters without a gradient, weight decay included.
+        for parameter, is_head in self._trainable:
+            parameter.requires_grad_(is_head == head)
+
+    def on_train_end(self) -> None:
+        """Lightning hook: leave nothing frozen for the next client."""
+        super().on_train_end()
+        for parameter, _ in self._trainable:
+            parameter.requires_grad_(True)
+
+    def turn_metrics(self) -> dict[str, float]:
+        """As `ClientModule`, with the FLOPs of each half: no gradient is computed below a head that trains alone."""
+        metrics = super().turn_metrics()
+        seen = metrics["examples"]
+        by_heads = self._seen_by_heads or seen
+        metrics["flops"] = by_heads * self._flops[0] + (seen - by_heads) * self._flops[1]
+        return metrics
+
+    @cached_property
+    def _flops(self) -> tuple[float, float]:
+        """FLOPs of a step per example, of the head's and of the body's."""
+        found = []
+        for head in (True, False):
+            for parameter, is_head in self._trainable:
+                parameter.requires_grad_(is_head == head)
+            found.append(float(training_flops(cast(Network, self.model))))
+        for parameter, _ in self._trainable:
+            parameter.requires_grad_(True)
+        return found[0], found[1]

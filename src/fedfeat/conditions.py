@@ -1,0 +1,51 @@
+"""Conditions on single values of a configuration, each with its words."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Condition(NamedTuple):
+    """A condition on a value and the words that follow ``must``."""
+
+    holds: Callable[[Any], bool]
+    text: str
+
+
+def interval(text: str) -> Condition:
+    """Require a finite number in an interval, e.g. ``"(0, 1]"`` or ``"[0, inf)"``."""
+    low, high = (float(end) for end in text[1:-1].split(","))
+
+    def holds(value: Any) -> bool:
+        if not _is_number(value):
+            return False
+        above = value > low if text[0] == "(" else value >= low
+        return bool(above and (value < high if text[-1] == ")" else value <= high))
+
+    return Condition(holds, f"be in {text}")
+
+
+def integer(low: int) -> Condition:
+    """Require an integer of at least ``low``."""
+    return Condition(lambda value: type(value) is int and value >= low, f"be an integer of at least {low}")
+
+
+def one_of(*options: str | int) -> Condition:
+    """Require one of the options, of the same type."""
+    words = ", ".join(dict.fromkeys(str(option) for option in options))
+    return Condition(
+        lambda value: any(type(value) is type(option) and value == option for option in options),
+        f"be one of {words}",
+    )
+
+
+def list_of(item: Condition) -> Condition:
+    """Require a list whose items satisfy a condition."""
+    return Condition(
+        lambda value: isinstance(value, list) and all(item.holds(part) for part in value),
+        f"be a list in which each must {item.text}",
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

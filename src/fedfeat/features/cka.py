@@ -1,0 +1,141 @@
+"""Centred kernel alignment (CKA): how alike two representations of the same instances are.
+
+Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019, with the biased HSIC of that
+paper or the unbiased one of Song et al., "Feature Selection via Dependence Maximization", JMLR 2012 (Eq. 5). With
+K and L double-centred, p and q their diagonals and <K, L> the sum of the products of their entries:
+
+    biased     <K, L> / (m - 1)^2
+    unbiased   (<K, L> - m / (m - 2) p.q + sum(p) sum(q) / ((m - 1) (m - 2))) / (m (m - 3))
+    CKA        HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))
+
+The second line is Song's formula, which takes the diagonals out, shortened: it is blind to centring, and a row of a
+centred kernel without its diagonal sums to minus that entry. Hence linear kernels need no matrix over instances.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedfeat.errors import ConfigError
+from fedfeat.features.kernels import Kernel
+
+Hsic = Literal["biased", "unbiased"]
+
+FEWEST = {"biased": 2, "unbiased": 4}
+"""Instances that the denominators of the estimators need."""
+ROUNDINGS = 32
+"""HSIC(K, K) of at most so many rounding errors of <K, K> / m^2 is 0; this project's choice."""
+
+
+def hsic(k: Kernel, other: Kernel, estimator: Hsic = "biased") -> Tensor:
+    """Estimate the Hilbert-Schmidt independence criterion, a scalar.
+
+    Args:
+        k: One kernel.
+        other: Another, of the same instances.
+        estimator: See the module; the mean of ``unbiased`` over random subsets is its value on all instances.
+    """
+    _check(estimator, k, other)
+    k, other = _aligned(k, other)
+    return _estimate(k.inner(other), k.diagonal(), other.diagonal(), estimator)
+
+
+def cka(k: Kernel, other: Kernel, estimator: Hsic = "biased") -> Tensor:
+    """Compute centred kernel alignment, a scalar: 1 for kernels that differ by a factor and a constant.
+
+    The biased one is from 0 to 1, the unbiased one may be as low as -1. Rotating, scaling or shifting a
+    representation changes nothing; other linear maps do. Where a kernel is constant, or for ``unbiased`` has no
+    structure off its diagonal, there is nothing to align: CKA is 0, and so are its gradients.
+
+    Args:
+        k: One kernel.
+        other: Another, of the same instances.
+        estimator: See `hsic`.
+    """
+    _check(estimator, k, other)
+    k, other = (kernel.scaled() for kernel in _aligned(k, other))
+    cross = _estimate(k.inner(other), k.diagonal(), other.diagonal(), estimator)
+    return _ratio(cross, _self_hsic(k, estimator), _self_hsic(other, estimator))
+
+
+class MinibatchCKA:
+    """CKA of many instances from batches of them: each HSIC is the mean of the batches'.
+
+    Nguyen et al., "Do Wide and Deep Networks Learn the Same Things?", ICLR 2021, who use the unbiased estimator.
+    Batches count alike, whatever their sizes. Without gradients, in float64.
+
+    Args:
+        estimator: See `hsic`.
+    """
+
+    def __init__(self, estimator: Hsic = "unbiased") -> None:
+        _check(estimator)
+        self._estimator = estimator
+        self._sums: Tensor | None = None
+
+    @torch.no_grad()
+    def add(self, k: Kernel, other: Kernel) -> None:
+        """Add the two kernels of a batch."""
+        _check(self._estimator, k, other)
+        k, other = k.centred(torch.float64), other.centred(torch.float64)
+        cross = _estimate(k.inner(other), k.diagonal(), other.diagonal(), self._estimator)
+        terms = torch.stack([cross, _self_hsic(k, self._estimator), _self_hsic(other, self._estimator)])
+        self._sums = terms if self._sums is None else self._sums + terms
+
+    def result(self) -> float:
+        """Give the CKA of what was added so far.
+
+        Raises:
+            ValueError: Nothing was added.
+        """
+        if self._sums is None:
+            raise ValueError("MinibatchCKA needs at least one batch, but it has none.")
+        return float(_ratio(*self._sums))
+
+
+def _aligned(k: Kernel, other: Kernel) -> tuple[Kernel, Kernel]:
+    """Centre both, in the same type."""
+    dtype = torch.promote_types(k.values.dtype, other.values.dtype)
+    dtype = torch.promote_types(dtype, torch.float32)
+    return k.centred(dtype), other.centred(dtype)
+
+
+def _self_hsic(k: Kernel, estimator: str) -> Tensor:
+    """Give HSIC(K, K) >= 0 of a centred kernel, exactly 0 where only rounding errors are left of it."""
+    inner, diagonal = k.inner(k), k.diagonal()
+    value = _estimate(inner, diagonal, diagonal, estimator)
+    floor = ROUNDINGS * torch.finfo(inner.dtype).eps * inner / k.num_instances**2
+    return torch.where(value <= floor, 0.0, value)
+
+
+def _estimate(inner: Tensor, p: Tensor, q: Tensor, estimator: str) -> Tensor:
+    """Give the HSIC of two centred kernels by <K, L> (scalar) and their diagonals (m,)."""
+    m = len(p)
+    if estimator == "biased":
+        return inner / (m - 1) ** 2
+    without_diagonals = inner - m / (m - 2) * (p * q).sum()
+    return (without_diagonals + p.sum() * q.sum() / ((m - 1) * (m - 2))) / (m * (m - 3))
+
+
+def _ratio(cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Give cross / sqrt(left right), 0 where left or right is 0; values that are not finite stay visible."""
+    nothing = (left == 0) | (right == 0)
+    ratio = cross / torch.where(nothing, 1.0, left).sqrt() / torch.where(nothing, 1.0, right).sqrt()
+    return torch.where(nothing, 0.0, ratio)
+
+
+def _check(estimator: str, *kernels: Kernel) -> None:
+    if estimator not in FEWEST:
+        raise ConfigError.rule("hsic", f"be one of {', '.join(get_args(Hsic))}", estimator)
+    sizes = [kernel.num_instances for kernel in kernels]
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"The kernels must be of the same instances, but they have {sizes[0]} and {sizes[1]}."
+        )
+    if sizes and sizes[0] < FEWEST[estimator]:
+        raise ValueError(
+            f"The {estimator} HSIC must have at least {FEWEST[estimator]} instances, but it has {sizes[0]}."
+        )

@@ -1,0 +1,114 @@
+"""Federations whose clients run networks of unequal architectures, drawn from a pool."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedfeat.errors import ConfigError
+from fedfeat.models.network import Network
+from fedfeat.seeding import numpy_generator
+
+
+@dataclass(frozen=True)
+class ArchitecturePool:
+    """Which of several networks each client runs.
+
+    Attributes:
+        models: Name to builder, called with ``input_shape`` and ``num_classes``.
+        shares: Share of the clients per name, such as that of weak devices; None draws uniformly, one by one.
+        names: The name of every client's network instead.
+    """
+
+    models: Mapping[str, Callable[..., Network]]
+    shares: Mapping[str, float] | None = None
+    names: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for key, used in (("pool.shares", self.shares), ("pool.names", self.names)):
+            unknown = next((name for name in used or () if name not in self.models), None)
+            if unknown is not None:
+                raise ConfigError.rule(key, f"name networks of the pool ({', '.join(self.models)})", unknown)
+        if self.shares is not None and not math.isclose(sum(self.shares.values()), 1.0, abs_tol=1e-6):
+            raise ConfigError.rule("pool.shares", "add up to 1", dict(self.shares))
+        if self.shares is not None and min(self.shares.values()) < 0:
+            raise ConfigError.rule("pool.shares", "not be negative", dict(self.shares))
+
+    def assign(self, num_clients: int, seed: int) -> tuple[str, ...]:
+        """Give the name of every client's network.
+
+        Args:
+            num_clients: Number of clients.
+            seed: The experiment's seed.
+        """
+        if self.names is not None:
+            if len(self.names) != num_clients:
+                rule = f"have one name for each of the {num_clients} clients"
+                raise ConfigError.rule("pool.names", rule, f"{len(self.names)} names")
+            return tuple(self.names)
+        if self.shares is None:
+            known = list(self.models)
+            draws = (
+                numpy_generator(seed, "architecture", k).integers(len(known)) for k in range(num_clients)
+            )
+            return tuple(known[int(i)] for i in draws)
+        counts = _largest_remainders(self.shares, num_clients)
+        ordered = [name for name, count in counts.items() for _ in range(count)]
+        places = numpy_generator(seed, "architecture").permutation(num_clients)
+        return tuple(ordered[int(i)] for i in places)
+
+
+class PooledNetworks:
+    """The networks of a federation with a pool; a key is the name of an architecture.
+
+    Args:
+        pool: The networks.
+        base: Makes the server's network.
+        seeded: Calls a function under the common initial randomness.
+        input_shape: Shape of one example.
+        num_classes: Number of classes.
+        num_clients: Number of clients.
+        seed: The experiment's seed.
+    """
+
+    def __init__(
+        self,
+        pool: ArchitecturePool,
+        base: Callable[[], Network],
+        seeded: Callable[[Callable[[], Network]], Network],
+        input_shape: Sequence[int],
+        num_classes: int,
+        num_clients: int,
+        seed: int,
+    ) -> None:
+        self._pool, self._base, self._seeded = pool, base, seeded
+        self._shape = (input_shape, num_classes)
+        self.names = pool.assign(num_clients, seed)
+
+    def key(self, client_id: int) -> str:
+        """Give the name of a client's network."""
+        return self.names[client_id]
+
+    def build(self, key: Hashable = None) -> Network:
+        """Build a client's network, or for None the server's, with the common initial weights."""
+        if key is None:
+            return self._seeded(self._base)
+        input_shape, num_classes = self._shape
+        builder = self._pool.models[str(key)]
+        return self._seeded(lambda: builder(input_shape=input_shape, num_classes=num_classes))
+
+    def describe(self) -> str:
+        """Count the clients of each architecture, in one line."""
+        counts = Counter(self.names)
+        return "pool: " + ", ".join(f"{counts[name]} x {name}" for name in self._pool.models if counts[name])
+
+
+def _largest_remainders(shares: Mapping[str, float], total: int) -> dict[str, int]:
+    """Round shares of a total to counts that add up to it."""
+    exact = np.array(list(shares.values())) * total
+    counts = np.floor(exact + 1e-9).astype(int)
+    for i in np.argsort(-(exact - counts), kind="stable")[: total - counts.sum()]:
+        counts[i] += 1
+    return dict(zip(shares, counts.tolist(), strict=True))

@@ -1,0 +1,63 @@
+"""Runs opened again by commands that look at them; the runs stay as they are."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fedfeat.assembly import build_experiment
+from fedfeat.errors import CheckpointError
+from fedfeat.explain import as_user_error, explain
+from fedfeat.rules import check
+
+if TYPE_CHECKING:
+    from fedfeat.checkpoint import Checkpoint
+    from fedfeat.experiment import Experiment
+
+
+def reopen(
+    run_dir: Path, round_idx: int | None = None, **groups: dict[str, Any]
+) -> "tuple[Experiment, Checkpoint]":
+    """Build the experiment of a run again and load a checkpoint.
+
+    Args:
+        run_dir: Directory of the run.
+        round_idx: Which checkpoint; None is the newest.
+        groups: Groups of the configuration to replace, such as ``diagnostics``.
+
+    Raises:
+        CheckpointError: There is no run or no such checkpoint.
+    """
+    path = run_dir / "config.yaml"
+    if not path.exists():
+        raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
+    cfg = OmegaConf.load(path)
+    assert isinstance(cfg, DictConfig)
+    for name, group in groups.items():
+        cfg[name] = group
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    check(config)
+    experiment = build_experiment(cfg, config, run_dir)
+    folder = experiment.checkpoints
+    checkpoint = folder.load_latest() if round_idx is None else folder.load(round_idx)
+    if checkpoint is None:
+        raise CheckpointError(f"DIR must hold a checkpoint, but {run_dir} has none.")
+    return experiment, checkpoint
+
+
+@contextmanager
+def one_sentence(command: str) -> Iterator[None]:
+    """End the command with exit code 2 and one sentence on stderr where a refusal comes up."""
+    # Hydra otherwise prints its own error pages.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    except Exception as error:
+        if as_user_error(error) is None:
+            raise
+        print(f"{command}: {explain(error)}", file=sys.stderr)
+        sys.exit(2)

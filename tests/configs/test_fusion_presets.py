@@ -1,0 +1,136 @@
+"""Presets of FedFusion: its settings and published numbers, its arms and their sweeps."""
+
+import pytest
+from presets import axes, composed, files
+
+from fedfeat.loggers.base import flatten
+from fedfeat.rules import check
+from fedfeat.runs import published_numbers
+from fedfeat.schedules import Exponential
+
+PRESETS = files("experiment", "fedfusion")
+PRESETS = {name: path for name, path in PRESETS.items() if not name.startswith("base")}
+SWEEPS = files("sweep", "fedfusion")
+ARMS = ("fedavg", "fedfusion_single", "fedfusion_multi", "fedfusion_conv")
+
+# METHODS 8.2: data, network, transform; partition; clients, participants, lr, decay, momentum; per cent of each arm.
+EVENS_ODDS = [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+HALVES = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+CIFAR, MNIST = ("cifar10", "fusion_cifar_cnn", "cifar_fusion"), ("mnist", "mnist_cnn", "mnist_fusion")
+A, B = (89.89, 89.77, 90.51, 90.11), (92.21, 92.32, 92.78, 92.53)
+C, D = (95.20, 95.25, 95.43, 95.79), (80.01, 80.85, 82.95, 82.15)
+SETTINGS = {
+    "ff_a": (CIFAR, ("Subsets", "classes", HALVES), 2, None, 3e-3, 0.985, "reset", A),
+    "ff_b": (CIFAR, ("Subsets", "classes", EVENS_ODDS), 2, None, 3e-3, 0.985, "reset", B),
+    "ff_a_10x5": (CIFAR, ("NClasses", "classes_per_client", 5), 10, None, 3e-3, 0.985, "reset", A),
+    "ff_b_10x2": (CIFAR, ("NClasses", "classes_per_client", 2), 10, None, 3e-3, 0.985, "reset", B),
+    "ff_c": (MNIST, ("Permuted", "val_fraction", 0.0), 10, None, 2e-3, 0.99, "keep", C),
+    "ff_c_rounds": (MNIST, ("Permuted", "val_fraction", 0.0), 10, None, 2e-3, 0.99, "keep", None),
+    "ff_c_newclient": (MNIST, ("Permuted", "val_fraction", 0.0), 10, None, 2e-3, 0.99, "keep", None),
+    "ff_d": (CIFAR, ("Iid", "val_fraction", 0.0), 10, 5, 5e-3, 0.99, "reset", D),
+}
+
+
+def test_every_preset_has_a_sweep_and_says_its_command():
+    assert set(SWEEPS) == set(PRESETS) == set(SETTINGS)
+    for name in SWEEPS:
+        command = f"# fedfeat --multirun experiment=fedfusion/{name} sweep=fedfusion/{name}\n"
+        assert command in SWEEPS[name].read_text()
+        assert command in PRESETS[name].read_text()
+        assert axes(SWEEPS[name]) == {"algorithm": list(ARMS), "seed": ["0", "1", "2"]}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_preset_is_the_row_of_the_specification(name):
+    (data, model, transform), (scheme, key, value), clients, cohort, lr, decay, momentum, _ = SETTINGS[name]
+    config = composed(f"experiment=fedfusion/{name}")
+    check(config)
+    assert config["group"] == f"fedfusion/{name}"
+    assert config["name"] == f"{name}-fedfusion_multi"
+    assert config["data"]["name"] == data
+    assert config["data"]["transform"] == {"_target_": f"fedfeat.data.transforms.{transform}"}
+    network = config["model"]
+    assert network["_target_"] == f"fedfeat.models.cnn.{model}"
+    assert (network["dropout"], network["init"], network.get("arch", "text")) == (0.2, "xavier", "text")
+    assert config["partition"]["_target_"] == f"fedfeat.data.schemes.{scheme}"
+    assert config["partition"][key] == value
+    federation = config["federation"]
+    assert (federation["num_clients"], federation["cohort_size"]) == (clients, cohort)
+    assert federation["held_out"] == (1 if name == "ff_c_newclient" else 0)
+    assert federation["fraction"] is federation["local_steps"] is None
+    work = ("batch_size", "local_epochs", "num_rounds", "opt_state")
+    assert tuple(federation[key] for key in work) == (64, 5, 500, momentum)
+    assert (federation["evaluate_local"], federation["target_metric"]) == (True, "local_pre_agg/acc_mean")
+    optimizer = config["optimizer"]
+    assert optimizer["_target_"] == "torch.optim.SGD"
+    assert (optimizer["lr"], optimizer["momentum"], optimizer["weight_decay"]) == (lr, 0.9, 5e-4)
+    schedule = dict(config["schedule"])
+    assert schedule.pop("_target_") == "fedfeat.schedules.Exponential"
+    factor = Exponential(**schedule)
+    assert [factor(r, 500) for r in (0, 2)] == [1, pytest.approx(decay**2)]
+    assert lr * factor(499, 500) == pytest.approx(1e-4, rel=1e-12)  # the floor
+
+
+@pytest.mark.parametrize("preset", [name for name, row in SETTINGS.items() if row[-1]])
+def test_published_accuracies(preset):
+    for arm, percent in zip(ARMS, SETTINGS[preset][-1], strict=True):
+        config = composed(f"experiment=fedfusion/{preset}", f"algorithm={arm}")
+        expected = {"last10/local_pre_agg/acc_mean": pytest.approx(percent / 100)}
+        assert published_numbers(config) == expected
+        if arm != "fedavg":  # the operator decides, whatever the arm is called
+            config["algorithm"]["name"] = "fedfusion"
+            assert published_numbers(config) == expected
+    config["algorithm"]["name"] = "fedprox"
+    assert published_numbers(config) == {}
+
+
+def test_published_rounds():
+    """Table 2, whose targets are measured."""
+    table = dict(zip(ARMS, [(100, 256), (87, 227), (78, 201), (34, 92)], strict=True))
+    for arm, (to94, to95) in table.items():
+        config = composed("experiment=fedfusion/ff_c_rounds", f"algorithm={arm}")
+        assert published_numbers(config) == {"to_target/0.94/rounds": to94, "to_target/0.95/rounds": to95}
+        assert {0.94, 0.95} <= set(config["federation"]["targets"])
+
+
+def test_arms_differ_in_the_operator_alone():
+    plain = flatten(composed("experiment=fedfusion/ff_a", "algorithm=fedfusion"), ".")
+    for op in ("single", "multi", "conv"):
+        arm = flatten(composed("experiment=fedfusion/ff_a", f"algorithm=fedfusion_{op}"), ".")
+        names = {"algorithm.name": f"fedfusion_{op}", "name": f"ff_a-fedfusion_{op}"}
+        assert arm == plain | names | {"algorithm.client.op": op}
+    fedavg = flatten(composed("experiment=fedfusion/ff_a", "algorithm=fedavg"), ".")
+    differing = {key for key in plain.keys() | fedavg.keys() if plain.get(key) != fedavg.get(key)}
+    assert all(key == "name" or key.startswith("algorithm.") for key in differing)
+
+
+def test_defaults_of_the_method_are_those_of_the_authors_code():
+    algorithm = composed("experiment=fedfusion/ff_a")["algorithm"]
+    client, server = algorithm["client"], algorithm["server"]
+    assert (client["lambda_init"], client["conv_init"], client["conv_bias"]) == (0, "default", True)
+    assert (client["concat"], client["cache_eg"]) == ("global_first", False)
+    assert (server["ema"], server["eval_eg"], server["stale_clients"]) == (0.9, "prev", False)
+    assert server["average"]["weighting"] == "samples"
+
+
+def test_a_preset_in_the_report(cli, tmp_path):
+    """Two rounds of two arms on random images: targets are measured where the paper's numbers are."""
+    from fedfeat.runs import find_runs, measured_numbers
+
+    outcome = cli(
+        "--multirun", "experiment=fedfusion/ff_c_rounds", "algorithm=fedavg,fedfusion_conv", "data=synthetic",
+        "data.loader.shape=[1,8,8]", "data.loader.num_train=60", "data.loader.num_test=20", "model=digits_cnn",
+        "data/transform=none", "federation.num_clients=2", "federation.num_rounds=2", "federation.local_epochs=1",
+        "federation.targets=[0.01,0.94,0.95]", "trainer=cpu", "trainer.num_threads=1",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    runs, skipped = find_runs([tmp_path / "logs" / "sweeps" / "fedfusion" / "ff_c_rounds"])
+    assert not skipped
+    assert {run.summary["algorithm"]: run.published["to_target/0.94/rounds"] for run in runs} == {
+        "fedavg": 100, "fedfusion_conv": 34
+    }  # fmt: skip
+    for run in runs:
+        measured = measured_numbers(run)
+        assert measured["to_target/0.01/rounds"] == 1
+        assert measured["to_target/0.94"] is None
+        assert 0 <= measured["local_pre_agg/acc_mean"] <= 1

@@ -1,0 +1,230 @@
+"""FedFusion through the real loop: by hand, where it is another method, what it costs, and planted bugs."""
+
+import pytest
+import torch
+from fusion_rounds import (
+    CHANNELS,
+    CONV,
+    LAMBDA,
+    LR,
+    ROUNDS,
+    SETTINGS,
+    STEPS,
+    Setting,
+    check,
+    federation_of,
+    network,
+)
+from grouped_rounds import grouped_data
+from harness import SIZES, parties
+
+import fedfeat.policy
+from fedfeat import tree
+from fedfeat.algorithms.fedavg import FedAvgServer
+from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
+from fedfeat.client import ClientModule, Weights
+from fedfeat.models.fusion import ConvFusion, Fusion, LambdaFusion
+from fedfeat.params import WeightedMean
+from fedfeat.types import Task
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_rounds_by_hand(name, tmp_path):
+    check(SETTINGS[name], tmp_path)
+
+
+class FixedLambda(FedFusionClient):
+    """A client whose lambda is not trained."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.fusion.operator.requires_grad_(False)
+
+
+@pytest.mark.parametrize("op", ["multi", "single"])
+def test_a_lambda_that_stays_0_is_fedavg_bit_for_bit(op, tmp_path):
+    setting = Setting(op, lambda_init=0.0, ema=0.9)
+    fusion = federation_of(setting, tmp_path / "a", client=FixedLambda, batch_size=2, momentum=0.9)
+    plan = {"num_rounds": ROUNDS, "local_epochs": STEPS, "cohort_size": 2, "batch_size": 2, "momentum": 0.9}
+    fedavg = parties(tmp_path / "b", data=grouped_data(), build_model=network, lr=LR, **plan)
+    found, expected = fusion.run(), fedavg.run()
+    params = dict(found[0][-1].state.average.params)
+    assert (params.pop(LAMBDA) == 0).all()
+    assert tree.sha256(params) == tree.sha256(expected[0][-1].state.params)
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        assert ours.metrics["global/loss"] == theirs.metrics["global/loss"]
+        assert ours.metrics.get("train/loss") == theirs.metrics.get("train/loss")
+    assert records_moved(expected[1])
+
+
+def records_moved(records):
+    return len({record.metrics["global/loss"] for record in records}) == len(records)
+
+
+@pytest.mark.parametrize("op", ["conv", "multi", "single"])
+def test_without_moving_average_it_is_fedavgs_server_bit_for_bit(op, tmp_path):
+    """Also the client half by itself: under FedAvg's server its evaluated E_g is its E."""
+    setting = Setting(op, ema=0.0, eval_eg="self")
+    ours = federation_of(setting, tmp_path / "a").run()
+    plain = federation_of(setting, tmp_path / "b", server=FedAvgServer()).run()
+    assert tree.sha256(ours[0][-1].state.average.params) == tree.sha256(plain[0][-1].state.params)
+    for one, other in zip(ours[1], plain[1], strict=True):
+        assert one.metrics["global/loss"] == other.metrics["global/loss"]
+        assert one.observed == other.observed != {}
+    assert records_moved(ours[1])
+
+
+@pytest.mark.parametrize("op", ["multi", "single"])
+def test_evaluated_with_its_own_extractor_lambda_disappears(op, tmp_path):
+    setting = Setting(op, eval_eg="self")
+    federation = federation_of(setting, tmp_path)
+    steps, records = federation.run()
+    payload = federation.server.global_payload(steps[-1].state)
+    assert isinstance(payload, Weights)
+    without = Weights(payload.params | {LAMBDA: torch.zeros_like(payload.params[LAMBDA])})
+    scores = federation.executor.score(without)
+    assert scores.losses.mean() == pytest.approx(records[-1].metrics["global/loss"], abs=1e-6)
+    assert payload.params[LAMBDA].abs().min() > 0.1
+
+
+@pytest.mark.parametrize("op", ["conv", "multi", "single"])
+@pytest.mark.parametrize(("batch_size", "seen"), [(None, 3 + 5 + 8), (2, 2 + 4 + 8)])
+def test_cached_features_change_the_cost_alone(op, batch_size, seen, tmp_path):
+    """To 1e-6, for E_g's batches are others.
+
+    Forward 24 (convolution) + 36 (classifier), to their weights the same, to the features 36, and E_g's 24; conv has
+    2 * 6 * 3 * 2 = 72 three times. Cached, E_g is counted once per example and turn, of those in no batch too.
+    """
+    turns, cached = ROUNDS * (24 * sum(SIZES)), {}
+    for cache in (False, True):
+        federation = federation_of(
+            Setting(op, cohort_size=3),
+            tmp_path / str(cache),
+            more={"cache_eg": cache},
+            batch_size=batch_size,
+            local_epochs=3,
+        )
+        steps, records = federation.run()
+        cached[cache] = steps[-1].state.average.params, records[-1].metrics
+    for name, tensor in cached[True][0].items():
+        torch.testing.assert_close(tensor, cached[False][0][name], rtol=0, atol=1e-6, msg=name)
+    passes = ROUNDS * 3 * seen
+    per_example = 24 + 36 + 24 + 36 + 36 + (3 * 72 if op == "conv" else 0)
+    assert cached[False][1]["compute/examples"] == cached[True][1]["compute/examples"] == passes
+    assert cached[False][1]["compute/flops"] == passes * (per_example + 24)
+    assert cached[True][1]["compute/flops"] == passes * per_example + turns
+    assert cached[True][1]["global/loss"] == pytest.approx(cached[False][1]["global/loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "bias", "extra"),
+    [
+        ("conv", True, 2 * CHANNELS**2 + CHANNELS),
+        ("conv", False, 2 * CHANNELS**2),
+        ("multi", True, CHANNELS),
+        ("single", True, 1),
+    ],
+)
+def test_an_upload_grows_by_the_fusion_module_alone(op, bias, extra, tmp_path):
+    plan = {"num_rounds": ROUNDS, "local_epochs": STEPS, "cohort_size": 2}
+    fedavg = parties(tmp_path / "a", data=grouped_data(), build_model=network, **plan).run()[1][-1].metrics
+    fusion = federation_of(Setting(op, conv_bias=bias, ema=0.9), tmp_path / "b").run()[1][-1].metrics
+    for direction in ("up", "down"):
+        key = f"comm/{direction}_bytes"
+        assert fusion[key] - fedavg[key] == ROUNDS * 2 * 4 * extra
+
+
+def test_the_frozen_extractor_is_the_received_one_also_after_the_fit(tmp_path):
+    federation = federation_of(Setting(), tmp_path)
+    worker, state = federation.executor.worker, federation.start().state
+    received = federation.server.broadcast(state, 1)
+    update = worker.fit(Task(1, 0, received, None, 5))
+    frozen = worker.module.fusion.frozen.state_dict()
+    for key, tensor in frozen.items():
+        assert torch.equal(tensor, received.params[f"encoder.{key}"]), key
+    assert not torch.equal(update.payload.params[f"{CONV}.weight"], received.params[f"{CONV}.weight"])
+    assert not any(module.training for module in worker.module.fusion.frozen.modules())
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_state_is_a_value(stale, tmp_path):
+    federation = federation_of(Setting(ema=0.5, stale_clients=stale, cohort_size=1), tmp_path)
+    steps, _ = federation.run()
+    digests = [tree.sha256(step.state) for step in steps]
+    again, _ = federation.run(steps[1])
+    assert [tree.sha256(step.state) for step in steps] == digests
+    assert tree.sha256(again[-1].state) == digests[-1]
+
+
+def test_only_versions_that_someone_waits_for_are_kept(tmp_path):
+    steps, records = federation_of(Setting(stale_clients=True, cohort_size=1), tmp_path, num_rounds=8).run()
+    received = [0, 0, 0]
+    for step, record in zip(steps, records, strict=True):
+        for k in record.cohort:
+            received[k] = record.round_idx
+        assert list(step.state.received) == received
+        assert set(step.state.versions) == {*received, record.round_idx}
+    assert len(set(received)) == 3
+
+
+FUSE, TRAIN, ADD = LambdaFusion.forward, Fusion.__init__, WeightedMean.add
+CONV_FUSE, SERVER, HAND_OUT = ConvFusion.forward, FedFusionServer.__init__, FedFusionServer._hand_out
+
+
+def trained(self, operator, encoder):
+    TRAIN(self, operator, encoder)
+    self.frozen.requires_grad_(True)
+
+
+def reversed_ema(self, average, ema=0.9, *more):
+    SERVER(self, average, 1 - ema, *more)
+
+
+def to_everyone(self, state, cohort):
+    return HAND_OUT(self, state, list(range(len(state.received))))
+
+
+def local_copy(self, local, x, frozen_features=None):
+    return self.operator(local.detach(), local)
+
+
+BUGS = {
+    "E_g trained": (
+        "multi",
+        [(Fusion, "__init__", trained), (Fusion, "frozen_features", lambda self, x: self.frozen(x))],
+    ),
+    "E_g is E_l": ("multi", [(Fusion, "forward", local_copy)]),
+    "E_g is that of the first round": ("conv", [(FedFusionClient, "receive", ClientModule.receive)]),
+    "E_g in training mode": ("multi", [(Fusion, "train", torch.nn.Module.train)]),
+    "E_g of the new model at evaluation": (
+        "multi with moving average",
+        [(FedFusionServer, "global_payload", lambda self, state: self.average.global_payload(state.average))],
+    ),
+    "halves of the combination swapped": (
+        "single",
+        [(LambdaFusion, "forward", lambda self, frozen, local: FUSE(self, local, frozen))],
+    ),
+    "halves of the convolution swapped": (
+        "conv, local half first",
+        [(ConvFusion, "forward", lambda self, frozen, local: CONV_FUSE(self, local, frozen))],
+    ),
+    "moving average on the wrong side": (
+        "multi with moving average",
+        [(FedFusionServer, "__init__", reversed_ema)],
+    ),
+    "mean without weights": (
+        "multi",
+        [(WeightedMean, "add", lambda self, params, weight: ADD(self, params, 1))],
+    ),
+    "frozen tensors sent": ("multi", [(fedfeat.policy, "frozen_keys", lambda model: [])]),
+    "nobody stale": ("multi, stale", [(FedFusionServer, "_hand_out", to_everyone)]),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
+    name, mutants = BUGS[bug]
+    for owner, attribute, mutant in mutants:
+        monkeypatch.setattr(owner, attribute, mutant)
+    with pytest.raises(AssertionError):
+        check(SETTINGS[name], tmp_path)
