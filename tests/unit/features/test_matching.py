@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 
 from fedfeat.errors import ConfigError
 from fedfeat.features import matching
@@ -206,6 +207,29 @@ def test_sweeps_never_lower_the_posterior_and_mend_what_the_order_of_addition_ha
     gains = [log_posterior(rows, 5) - log_posterior(rows, 0) for rows in clients]
     assert min(gains) > -1e-9
     assert max(gains) > 0.1
+
+
+def test_once_sweeps_have_ended_no_client_could_be_matched_better():
+    how = BBPMap(gamma=1e-9, sweeps=1000)
+    start = Evidence(torch.tensor([0, 0.1], dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    for case in range(10):
+        rows = [normal(6, 2, seed=10 * case + j) for j in range(5)]
+        found = match_layer(rows, generator(case), how)
+        for own, assignment in zip(rows, found.assignments, strict=True):
+            sums = found.rows * 6
+            sums[assignment] -= own
+            counts = torch.full((6,), 4)
+            gain = benefits(
+                Evidence(own, start.precision), Atoms(sums, counts[:, None] + 1.0, counts), start, 5, how
+            )
+            best = gain.numpy()[linear_sum_assignment(gain.numpy(), maximize=True)].sum()
+            assert float(gain[torch.arange(6), assignment].sum()) == pytest.approx(best)
+
+
+def test_the_widest_client_is_the_first():
+    found = match_layer([normal(2, 3), normal(4, 3, seed=1)], generator(), BBPMap(gamma=1e-9, sweeps=0))
+    assert found.assignments[1].tolist() == [0, 1, 2, 3]
+    assert len(found.rows) == 4
 
 
 def test_one_client_keeps_its_neurons_and_their_order():
