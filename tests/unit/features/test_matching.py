@@ -211,19 +211,19 @@ def test_sweeps_never_lower_the_posterior_and_mend_what_the_order_of_addition_ha
 
 def test_once_sweeps_have_ended_no_client_could_be_matched_better():
     how = BBPMap(gamma=1e-9, sweeps=1000)
-    start = Evidence(torch.tensor([0, 0.1], dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    start = Evidence(torch.tensor([0, 0, 0.1], dtype=torch.float64), torch.ones(1, dtype=torch.float64))
     for case in range(10):
-        rows = [normal(6, 2, seed=10 * case + j) for j in range(5)]
+        rows = [normal(8, 3, seed=10 * case + j) for j in range(8)]
         found = match_layer(rows, generator(case), how)
         for own, assignment in zip(rows, found.assignments, strict=True):
-            sums = found.rows * 6
+            sums = found.rows * 9
             sums[assignment] -= own
-            counts = torch.full((6,), 4)
+            counts = torch.full((8,), 7)
             gain = benefits(
-                Evidence(own, start.precision), Atoms(sums, counts[:, None] + 1.0, counts), start, 5, how
+                Evidence(own, start.precision), Atoms(sums, counts[:, None] + 1.0, counts), start, 8, how
             )
             best = gain.numpy()[linear_sum_assignment(gain.numpy(), maximize=True)].sum()
-            assert float(gain[torch.arange(6), assignment].sum()) == pytest.approx(best)
+            assert float(gain[torch.arange(8), assignment].sum()) == pytest.approx(best)
 
 
 def test_the_widest_client_is_the_first():

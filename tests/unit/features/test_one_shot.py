@@ -151,6 +151,21 @@ def test_pfnm_of_one_neuron_by_hand():
     torch.testing.assert_close(plain[1].bias, torch.tensor([2.0, 3.0]))
 
 
+def test_pfnm_of_a_class_without_examples_and_of_lower_layers_by_hand():
+    def net(*weights):
+        return [Layer(torch.tensor([[w]]), torch.tensor([0.0])) for w in weights]
+
+    fused = pfnm(
+        [net(1.0, 2.0, 3.0), net(2.0, 4.0, 6.0)],
+        torch.zeros(2, 1),
+        np.random.default_rng(0),
+        BBPMap(gamma=1e-9),
+    )
+    # All but the weights to the class have full precision: the sum of two over 1 + 2.
+    assert [float(layer.weight) for layer in fused.layers] == pytest.approx([3 / 3, 6 / 3, 0])
+    assert [float(layer.bias) for layer in fused.layers] == pytest.approx([0.1 / 3, 0.1 / 3, 0.1])
+
+
 def test_pfnm_of_unequal_widths_keeps_what_one_client_alone_has():
     # The second client lacks the last neuron of either hidden layer, which does not matter for its function.
     whole = network(*MLP)
