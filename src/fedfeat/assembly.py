@@ -86,6 +86,9 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     keep_freed_memory()
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
     _check_halves(module, server, networks, data)
+    if server.needs_everyone and plan.cohort_size < plan.num_clients:
+        rule = f"be null or all {plan.num_clients} clients for algorithm/server={config['algorithm']['name']}"
+        raise ConfigError.rule("federation.cohort_size", rule, plan.cohort_size)
     info = RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"])
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
     ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
@@ -115,12 +118,21 @@ def _build_data(cfg: DictConfig, config: dict[str, Any], trainer: "LocalTrainer"
     dataset = hydra.utils.instantiate(cfg.data.loader, _convert_="all")
     transform = hydra.utils.instantiate(cfg.data.transform, _convert_="all")
     scheme = hydra.utils.instantiate(cfg.partition, _convert_="all")
-    seed, num_clients = config["seed"], config["federation"]["num_clients"]
-    split = load_or_make(scheme, dataset, num_clients, seed, Path(config["paths"]["cache"]))
+    seed, federation = config["seed"], config["federation"]
+    split = load_or_make(scheme, dataset, federation["num_clients"], seed, Path(config["paths"]["cache"]))
     data = FederatedData(dataset, split, transform, seed=seed, device=trainer.device())
-    # Runs that are opened again may be older than the key.
-    data = data.without(config["federation"].get("held_out", 0))
+    # Runs that are opened again may be older than these keys.
+    data = data.without(federation.get("held_out", 0))
+    data = data.reduced(federation.get("reduced_fraction", 0.0), federation.get("reduced_to", 1.0), seed)
     return data.pooled() if config["algorithm"]["pooled"] else data
+
+
+def _weak_clients(config: dict[str, Any], data: "FederatedData") -> frozenset[int]:
+    """Draw the clients that cannot run the full network; pooled data have none."""
+    from fedfeat.sampling import sample_share
+
+    fraction = 0.0 if config["algorithm"]["pooled"] else config["federation"].get("weak_fraction", 0.0)
+    return sample_share(config["seed"], "weak clients", data.num_clients, fraction)
 
 
 def _warmed_depth(
@@ -172,7 +184,8 @@ def _networks(
             raise ConfigError.rule("pool", "be none for networks with groups (structure)", "a pool")
         shape = (dataset.input_shape, dataset.num_classes)
         models = {name: reading(build, dataset.vocabulary) for name, build in pool.models.items()}
-        mixed = PooledNetworks(replace(pool, models=models), base, seeded, *shape, data.num_clients, seed)
+        weak = _weak_clients(config, data)
+        mixed = PooledNetworks(replace(pool, models=models), base, seeded, *shape, data.num_clients, seed, weak)
         _log.info("%s", mixed.describe())
         return mixed
     if not structure:
@@ -189,11 +202,17 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", person
     federation = config["federation"]
     pooled = config["algorithm"]["pooled"]
     size, fraction = (None, None) if pooled else (federation["cohort_size"], federation["fraction"])
+    has_weak_network = bool((config.get("pool") or {}).get("weak"))
+    excluded = frozenset() if has_weak_network else _weak_clients(config, data)
+    able = data.num_clients - len(excluded)
+    if excluded and able < (size or 1):
+        rule = f"leave {size or 1} of the {data.num_clients} clients for a cohort"
+        raise ConfigError.rule("federation.weak_fraction", rule, federation["weak_fraction"])
     return Plan(
         seed=config["seed"],
         num_rounds=federation["num_rounds"],
         num_clients=data.num_clients,
-        cohort_size=cohort_size(data.num_clients, size, fraction),
+        cohort_size=cohort_size(able, size, fraction),
         local_epochs=federation["local_epochs"],
         local_steps=federation["local_steps"],
         batch_size=federation["batch_size"],
@@ -203,6 +222,8 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", person
         drop_stragglers=federation["straggler_policy"] == "drop",
         skip_failed=federation["on_client_error"] == "skip",
         evaluate_local=federation["evaluate_local"],
+        final_epochs=federation.get("final_epochs"),
+        excluded=excluded,
         personal=personal,
     )
 

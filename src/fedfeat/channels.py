@@ -45,7 +45,7 @@ def channels_figure(rounds: np.ndarray, values: np.ndarray, label: str) -> Figur
         ordered = values[:, np.argsort(values[-1], kind="stable")]
         edges = np.append(rounds, 2 * rounds[-1] - rounds[-2] if len(rounds) > 1 else rounds[-1] + 1) - 0.5
         mesh = panels[0].pcolormesh(edges, np.arange(values.shape[1] + 1), ordered.T, cmap="viridis")
-        panels[0].set(ylabel="channels, sorted by the last round")
+        panels[0].set(ylabel="channels (sorted)")
         figure.colorbar(mesh, ax=panels[0], label=label)
         low, high = np.percentile(values, [10, 90], axis=1)
         panels[-1].fill_between(rounds, low, high, alpha=0.2, linewidth=0, label="10 to 90 % of the channels")

@@ -172,6 +172,10 @@ class ClientModule(pl.LightningModule):
         self._outside = self._outside_scope(class_counts, device)
         self._loss_sum, self._num_seen = 0.0, 0.0
 
+    def local_steps(self, num_steps: int) -> int:
+        """Optimizer steps of this turn, of which the plan has ``num_steps``."""
+        return num_steps
+
     def prepare(self, batches: Any) -> Any:
         """Give what the fit iterates over; here the batches as they are."""
         return batches

@@ -1,7 +1,7 @@
 """From scores of single examples and clients to the metrics of the contract."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,17 @@ class Scorer(Protocol):
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples."""
+
+    def score_validation(self, payload: Any) -> Scores:
+        """Score the server's model on all clients' validation examples."""
+
+
+class Evaluation(NamedTuple):
+    """What an evaluated round adds to its record; see `RoundRecord`."""
+
+    metrics: dict[str, float] = {}  # noqa: RUF012 - never changed in place
+    rows: tuple[ClientRow, ...] = ()
+    observed: dict[str, tuple[float, ...]] = {}  # noqa: RUF012 - never changed in place
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> float:
@@ -58,6 +69,20 @@ def summarise_observed(observed: Mapping[str, tuple[float, ...]]) -> dict[str, f
     return found
 
 
+def turn_metrics(turns: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Average the training loss of a round's fits, each by the examples that it has seen."""
+    if not turns:
+        return {}
+    losses = np.array([turn["train/loss"] for turn in turns.values()])
+    return {"train/loss": weighted_mean(losses, np.array([turn["examples"] for turn in turns.values()]))}
+
+
+def evaluate_validation(scorer: Scorer, payload: Any) -> dict[str, float]:
+    """Evaluate the server's model on all clients' validation examples."""
+    scores = scorer.score_validation(payload)
+    return {"val/acc": weighted_mean(scores.correct), "val/loss": weighted_mean(scores.losses)}
+
+
 def evaluate_global(
     scorer: Scorer, data: FederatedData, payload: Any, num_examples: np.ndarray
 ) -> tuple[dict[str, float], dict[int, float], dict[int, float]]:
@@ -94,6 +119,7 @@ def client_rows(
     of_global: tuple[Mapping[int, float], Mapping[int, float]],
     personal: Mapping[int, Mapping[str, float]],
     turns: Mapping[int, Mapping[str, float]],
+    final: Mapping[int, Mapping[str, float]],
     num_examples: np.ndarray,
 ) -> tuple[ClientRow, ...]:
     """Put an evaluated round together client by client.
@@ -102,6 +128,7 @@ def client_rows(
         of_global: Accuracy and loss of the server's model, each by client.
         personal: ``own/acc`` and ``own/loss`` of clients' own models.
         turns: Metrics of the round's fits, by client.
+        final: Those of the fits after the last round.
         num_examples: Training examples of every client (K,).
     """
     accuracies, losses = of_global
@@ -117,6 +144,8 @@ def client_rows(
             local_acc=turns.get(k, none).get("own/acc"),
             local_loss=turns.get(k, none).get("own/loss"),
             train_loss=turns.get(k, none).get("train/loss"),
+            final_acc=final.get(k, none).get("own/acc"),
+            final_loss=final.get(k, none).get("own/loss"),
         )
-        for k in sorted({*accuracies, *personal, *turns})
+        for k in sorted({*accuracies, *personal, *turns, *final})
     )

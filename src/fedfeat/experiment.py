@@ -98,7 +98,9 @@ class Experiment:
         if checkpoint is None:
             worker, counts = self.executor.worker, self.data.class_counts
             policies = worker.module.policies
-            federation = Federation(len(counts), counts.sum(axis=1), counts, policies, worker.networks)
+            federation = Federation(
+                len(counts), counts.sum(axis=1), counts, policies, worker.networks, self.plan.seed
+            )
             return first_progress(self.server.init(worker.module.model, federation)), {"to_target": {}}
         if checkpoint.config_sha256 != self.config_sha256:
             raise CheckpointError(

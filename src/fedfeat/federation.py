@@ -2,20 +2,20 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from fedfeat.data.federated import FederatedData
 from fedfeat.diagnostics import align
 from fedfeat.errors import ClientError
 from fedfeat.evaluation import (
+    Evaluation,
     client_rows,
     evaluate_global,
+    evaluate_validation,
     summarise_clients,
     summarise_observed,
-    weighted_mean,
+    turn_metrics,
 )
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.features.preference import Preferences
@@ -24,7 +24,7 @@ from fedfeat.sampling import sample_cohort, sample_stragglers, straggler_steps
 from fedfeat.server import Server
 from fedfeat.store import ClientStore
 from fedfeat.tree import num_bytes
-from fedfeat.types import Answer, ClientRow, RoundRecord, Task, Update
+from fedfeat.types import Answer, RoundRecord, Task, Update
 
 _log = logging.getLogger(__name__)
 
@@ -55,14 +55,6 @@ class Progress(NamedTuple):
     counters: dict[str, float]
 
 
-class Evaluation(NamedTuple):
-    """What an evaluated round adds to its record; see `RoundRecord`."""
-
-    metrics: dict[str, float] = {}  # noqa: RUF012 - never changed in place
-    rows: tuple[ClientRow, ...] = ()
-    observed: dict[str, tuple[float, ...]] = {}  # noqa: RUF012 - never changed in place
-
-
 def first_progress(state: Any) -> Progress:
     """Progress before the first round."""
     return Progress(0, state, dict.fromkeys(_COUNTERS, 0.0))
@@ -86,7 +78,7 @@ def run_rounds(
     loop = _Loop(plan, server, executor, data, store)
     if progress.round_idx == 0:
         counters = dict(progress.counters)
-        found = loop.evaluate(progress.state, {}, counters)
+        found = loop.evaluate(progress.state, 0, {}, counters)
         progress = progress._replace(counters=counters)
         metrics = {**counters, **found.metrics}
         yield progress, RoundRecord(0, (), metrics, True, found.rows, observed=found.observed)
@@ -106,7 +98,7 @@ class _Loop:
         start = time.perf_counter()
         plan, round_idx = self.plan, progress.round_idx
         counters = dict(progress.counters)
-        cohort = sample_cohort(plan.seed, round_idx, plan.num_clients, plan.cohort_size)
+        cohort = sample_cohort(plan.seed, round_idx, plan.num_clients, plan.cohort_size, plan.excluded)
         progress = progress._replace(state=self._surveyed(progress.state, round_idx, cohort, counters))
         turns: dict[int, dict[str, float]] = {}
         preferences: dict[int, Preferences] = {}
@@ -117,10 +109,10 @@ class _Loop:
         counters["time/fit_s"] += fitting[0]
         counters["time/aggregate_s"] += time.perf_counter() - start - fitting[0]
         counters["comm/total_bytes"] = counters["comm/up_bytes"] + counters["comm/down_bytes"]
-        metrics = _turn_metrics(turns) | {"clients/failed": float(len(cohort) - len(turns))}
+        metrics = turn_metrics(turns) | {"clients/failed": float(len(cohort) - len(turns))}
         evaluated = plan.evaluates(round_idx + 1)
         # The evaluation's own time is part of the total, so the clock is read after it.
-        found = self.evaluate(state, turns, counters) if evaluated else Evaluation()
+        found = self.evaluate(state, round_idx + 1, turns, counters) if evaluated else Evaluation()
         metrics |= found.metrics
         alignment = align(preferences, plan.probe.pref_neg) if plan.probe else None
         metrics |= alignment.metrics if alignment else {}
@@ -178,14 +170,12 @@ class _Loop:
         results = self.executor.fit(tasks)
         while True:
             start = time.perf_counter()
-            result = next(results, None)
+            found = next(results, None)
             fitting[0] += time.perf_counter() - start
-            if result is None:
+            if found is None:
                 return
-            if isinstance(result, ClientError):
-                if not self.plan.skip_failed:
-                    raise result
-                _log.warning("%s Skipped.", result)
+            result = self._survived(found)
+            if result is None:
                 continue
             counters["comm/up_bytes"] += num_bytes(result.payload)
             counters["compute/examples"] += result.metrics["examples"]
@@ -197,8 +187,17 @@ class _Loop:
                 self.store.put(result.client_id, round_idx + 1, result.memory)
             yield result
 
+    def _survived(self, result: Update | ClientError) -> Update | None:
+        """Give None for a failed turn, which stops the run unless failures are skipped."""
+        if isinstance(result, Update):
+            return result
+        if not self.plan.skip_failed:
+            raise result
+        _log.warning("%s Skipped.", result)
+        return None
+
     def evaluate(
-        self, state: Any, turns: Mapping[int, dict[str, float]], counters: dict[str, float]
+        self, state: Any, round_idx: int, turns: Mapping[int, dict[str, float]], counters: dict[str, float]
     ) -> Evaluation:
         start = time.perf_counter()
         metrics: dict[str, float] = {}
@@ -211,32 +210,33 @@ class _Loop:
                 self.executor, self.data, payload, self.num_examples
             )
             if self.data.num_val:
-                scores = self.executor.score_validation(payload)
-                metrics |= {
-                    "val/acc": weighted_mean(scores.correct),
-                    "val/loss": weighted_mean(scores.losses),
-                }
+                metrics |= evaluate_validation(self.executor, payload)
             observed = {name: tuple(v.tolist()) for name, v in self.executor.observe(payload).items()}
             metrics |= summarise_observed(observed)
-        personal = self._personal(state)
-        for prefix, found in (("personal", personal), ("local_pre_agg", turns)):
+        personal = self._own_scores(state, range(self.plan.num_clients)) if self.plan.personal else {}
+        final = self._final_scores(state) if self.plan.ends(round_idx) else {}
+        for prefix, found in (("personal", personal), ("local_pre_agg", turns), ("final_all", final)):
             own = {k: scores["own/acc"] for k, scores in found.items() if "own/acc" in scores}
             metrics |= summarise_clients(f"{prefix}/acc", own, self.num_examples)
-        rows = client_rows((accuracies, losses), personal, turns, self.num_examples)
+        rows = client_rows((accuracies, losses), personal, turns, final, self.num_examples)
         counters["time/evaluate_s"] += time.perf_counter() - start
         return Evaluation(metrics, rows, observed)
 
-    def _personal(self, state: Any) -> dict[int, dict[str, float]]:
-        """Score every client's own model where clients have one."""
-        if not self.plan.personal:
-            return {}
-        everyone = range(self.plan.num_clients)
-        tasks = (Task(k, 0, self.server.broadcast(state, k), self.store.get(k)) for k in everyone)
-        return dict(zip(everyone, self.executor.evaluate(tasks), strict=True))
+    def _own_scores(self, state: Any, clients: Iterable[int]) -> dict[int, dict[str, float]]:
+        """Score clients' own models as they are."""
+        asked = list(clients)
+        tasks = (Task(k, 0, self.server.broadcast(state, k), self.store.get(k)) for k in asked)
+        return dict(zip(asked, self.executor.evaluate(tasks), strict=True))
 
-
-def _turn_metrics(turns: Mapping[int, dict[str, float]]) -> dict[str, float]:
-    if not turns:
-        return {}
-    losses = np.array([turn["train/loss"] for turn in turns.values()])
-    return {"train/loss": weighted_mean(losses, np.array([turn["examples"] for turn in turns.values()]))}
+    def _final_scores(self, state: Any) -> dict[int, dict[str, float]]:
+        """Score every client after one more fit from what it would receive; nothing of it is kept or counted."""
+        plan = self.plan
+        able = tuple(k for k in range(plan.num_clients) if k not in plan.excluded)
+        state = self._surveyed(state, plan.num_rounds, able, dict.fromkeys(_COUNTERS, 0.0))
+        tasks = (
+            plan.final_task(k, self.data.num_examples(k), self.server.broadcast(state, k), self.store.get(k))
+            for k in able
+        )
+        updates = (self._survived(result) for result in self.executor.fit(tasks))
+        found = {update.client_id: update.metrics for update in updates if update is not None}
+        return found | self._own_scores(state, sorted(plan.excluded))

@@ -28,6 +28,9 @@ class Plan:
         drop_stragglers: Leave them out (FedAvg in FedProx's paper) instead of taking their partial work.
         skip_failed: Go on without a failed client instead of stopping.
         evaluate_local: Score the cohort's models right after their local fits, on their own test parts.
+        final_epochs: Passes over its data that every client makes once more after the last round, for its score alone;
+            None for no such fit.
+        excluded: Clients that are never in a cohort, but evaluated.
         personal: Whether clients keep a part of the model, so that all of them are evaluated with their own.
         probe: When and how the cohort's class preferences are compared, or None.
         drop_singleton: Whether a last batch of one example is dropped (batch norm).
@@ -47,6 +50,8 @@ class Plan:
     drop_stragglers: bool = False
     skip_failed: bool = False
     evaluate_local: bool = False
+    final_epochs: float | None = None
+    excluded: frozenset[int] = frozenset()
     personal: bool = False
     probe: AlignmentProbe | None = None
     drop_singleton: bool = False
@@ -65,6 +70,16 @@ class Plan:
         num_steps = self.num_steps(self.steps_per_epoch(num_examples))
         factor = self.lr_factor(min(round_idx, self.num_rounds - 1), self.num_rounds)
         return Task(client_id, round_idx, payload, memory, num_steps, factor)
+
+    def final_task(self, client_id: int, num_examples: int, payload: Any, memory: Any) -> Task:
+        """Make the work of one client after the last round, see `task`."""
+        num_steps = max(round((self.final_epochs or 0) * self.steps_per_epoch(num_examples)), 1)
+        task = self.task(self.num_rounds, client_id, num_examples, payload, memory)
+        return task._replace(num_steps=num_steps, evaluate=True)
+
+    def ends(self, round_idx: int) -> bool:
+        """Whether ``round_idx`` rounds are all, and everyone trains once more."""
+        return self.final_epochs is not None and round_idx == self.num_rounds
 
     def steps_per_epoch(self, num_examples: int) -> int:
         """Optimizer steps of one pass over so many training examples."""

@@ -12,6 +12,7 @@ from fedfeat.models.network import NORMS, Network
 SHARED = "shared"
 PERSONAL = "personal"
 GROUPED = "grouped"
+MATCHED = "matched"
 DROPPED = "dropped"
 """Of tensors that follow from others, so that they are neither sent nor kept."""
 

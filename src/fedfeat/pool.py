@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,14 +20,17 @@ class ArchitecturePool:
         models: Name to builder, called with ``input_shape`` and ``num_classes``.
         shares: Share of the clients per name, such as that of weak devices; None draws uniformly, one by one.
         names: The name of every client's network instead.
+        weak: The name of the network of weak clients (``federation.weak_fraction``), whatever else they would run.
     """
 
     models: Mapping[str, Callable[..., Network]]
     shares: Mapping[str, float] | None = None
     names: Sequence[str] | None = None
+    weak: str | None = None
 
     def __post_init__(self) -> None:
-        for key, used in (("pool.shares", self.shares), ("pool.names", self.names)):
+        weak = () if self.weak is None else (self.weak,)
+        for key, used in (("pool.shares", self.shares), ("pool.names", self.names), ("pool.weak", weak)):
             unknown = next((name for name in used or () if name not in self.models), None)
             if unknown is not None:
                 raise ConfigError.rule(key, f"name networks of the pool ({', '.join(self.models)})", unknown)
@@ -36,13 +39,20 @@ class ArchitecturePool:
         if self.shares is not None and min(self.shares.values()) < 0:
             raise ConfigError.rule("pool.shares", "not be negative", dict(self.shares))
 
-    def assign(self, num_clients: int, seed: int) -> tuple[str, ...]:
+    def assign(self, num_clients: int, seed: int, weak: Collection[int] = ()) -> tuple[str, ...]:
         """Give the name of every client's network.
 
         Args:
             num_clients: Number of clients.
             seed: The experiment's seed.
+            weak: The weak clients.
         """
+        names = self._assign(num_clients, seed)
+        if self.weak is None:
+            return names
+        return tuple(self.weak if k in weak else name for k, name in enumerate(names))
+
+    def _assign(self, num_clients: int, seed: int) -> tuple[str, ...]:
         if self.names is not None:
             if len(self.names) != num_clients:
                 rule = f"have one name for each of the {num_clients} clients"
@@ -71,6 +81,7 @@ class PooledNetworks:
         num_classes: Number of classes.
         num_clients: Number of clients.
         seed: The experiment's seed.
+        weak: The weak clients.
     """
 
     def __init__(
@@ -82,10 +93,11 @@ class PooledNetworks:
         num_classes: int,
         num_clients: int,
         seed: int,
+        weak: Collection[int] = (),
     ) -> None:
         self._pool, self._base, self._seeded = pool, base, seeded
         self._shape = (input_shape, num_classes)
-        self.names = pool.assign(num_clients, seed)
+        self.names = pool.assign(num_clients, seed, weak)
 
     def key(self, client_id: int) -> str:
         """Give the name of a client's network."""

@@ -45,18 +45,8 @@ _NOT_NEGATIVE = interval("[0, inf)")
 
 KEYS = (
     *("name", "group", "seed", "debug", "resume"),
-    *(
-        "data",
-        "partition",
-        "model",
-        "structure",
-        "pool",
-        "algorithm",
-        "optimizer",
-        "schedule",
-        "trainer",
-        "executor",
-    ),
+    *("data", "partition", "model", "structure", "pool", "algorithm"),
+    *("optimizer", "schedule", "trainer", "executor"),
     *("federation", "diagnostics", "logger", "paths", "published"),
 )
 """All keys at the top; ``published`` holds a paper's numbers (`runs.published_numbers`), and only presets have it."""
@@ -78,6 +68,10 @@ RULES = (
     Rule("federation.opt_state", one_of("reset", "keep")),
     Rule("federation.straggler_fraction", _SHARE),
     Rule("federation.straggler_policy", one_of("partial", "drop")),
+    Rule("federation.weak_fraction", _SHARE),
+    Rule("federation.reduced_fraction", interval("[0, 1]")),
+    Rule("federation.reduced_to", interval("(0, 1]")),
+    Rule("federation.final_epochs", _POSITIVE, optional=True),
     Rule("federation.on_client_error", one_of("raise", "skip")),
     Rule("federation.eval_every", integer(1)),
     Rule("federation.eval_batch_size", integer(1)),
@@ -137,6 +131,23 @@ RULES = (
     Rule("algorithm.client.concat", one_of("global_first", "local_first")),
     Rule("algorithm.client.cache_eg", _BOOL),
     Rule("algorithm.client.softmax_scope", one_of("all", "present_classes", "kept_groups")),
+    Rule("algorithm.client.kernel", one_of("linear", "rbf")),
+    Rule("algorithm.client.sigma_factor", _POSITIVE),
+    Rule("algorithm.client.hsic", one_of("biased", "unbiased")),
+    Rule("algorithm.client.rad_batch", integer(4), optional=True),
+    Rule("algorithm.client.rad_every", integer(1)),
+    Rule("algorithm.client.repr_at", one_of("penultimate", "logits", "code_swapped")),
+    Rule("algorithm.client.logits_dropout", _SHARE),
+    Rule("algorithm.client.head_epochs", integer(1)),
+    Rule("algorithm.server.rad_size", integer(4)),
+    Rule("algorithm.server.rad_source", one_of("train_pool", "heldout", "test_unlabelled")),
+    Rule("algorithm.server.rad_augment", _BOOL),
+    Rule("algorithm.server.eta0", _NOT_NEGATIVE),
+    Rule("algorithm.server.eta_schedule", one_of("sqrt", "linear", "const", "log")),
+    Rule("algorithm.server.kernel", one_of("linear", "rbf")),
+    Rule("algorithm.server.kernel_norm", one_of("none", "fro")),
+    Rule("algorithm.server.kbar_over", one_of("all", "participants")),
+    Rule("algorithm.server.sigma_factor", _POSITIVE),
     Rule("algorithm.server.weighting", one_of("samples", "uniform")),
     Rule("algorithm.server.pairing", one_of("presence", "all")),
     Rule("algorithm.server.group_weighting", one_of("samples", "uniform", "class_count")),
@@ -211,6 +222,9 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "federation.local_epochs", "be set where federation.local_steps is null", None
     if not {epochs, steps} & {None, _ABSENT}:
         yield "federation.local_steps", f"be null beside federation.local_epochs ({epochs})", steps
+    source = _look_up(config, "algorithm.server.rad_source")
+    if source == "heldout" and _look_up(config, "partition.val_fraction") == 0:
+        yield "algorithm.server.rad_source", "be another where partition.val_fraction is 0", source
 
 
 def _check_unread_keys(config: Mapping[str, Any]) -> None:

@@ -21,12 +21,28 @@ def cohort_size(num_clients: int, size: int | None, fraction: float | None) -> i
     return size
 
 
-def sample_cohort(seed: int, round_idx: int, num_clients: int, size: int) -> tuple[int, ...]:
-    """Draw ``size`` distinct clients uniformly, in increasing order of id."""
-    if size == num_clients:
-        return tuple(range(num_clients))
+def sample_cohort(
+    seed: int, round_idx: int, num_clients: int, size: int, excluded: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
+    """Draw ``size`` distinct clients uniformly among those not excluded, in increasing order of id."""
+    able = [k for k in range(num_clients) if k not in excluded]
+    if size == len(able):
+        return tuple(able)
     generator = numpy_generator(seed, "cohort", round_idx)
-    return tuple(sorted(int(k) for k in generator.choice(num_clients, size, replace=False)))
+    return tuple(sorted(able[int(i)] for i in generator.choice(len(able), size, replace=False)))
+
+
+def sample_share(seed: int, purpose: str, num_clients: int, fraction: float) -> frozenset[int]:
+    """Draw round(fraction * num_clients) clients for a whole run; a larger share holds every smaller one.
+
+    Args:
+        seed: The experiment's seed.
+        purpose: What they are drawn for: ``weak clients`` or ``reduced clients``.
+        num_clients: Number of clients.
+        fraction: The share.
+    """
+    order = numpy_generator(seed, purpose).permutation(num_clients)
+    return frozenset(int(k) for k in order[: round(fraction * num_clients)])
 
 
 def sample_stragglers(seed: int, round_idx: int, cohort: tuple[int, ...], fraction: float) -> frozenset[int]:

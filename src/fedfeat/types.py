@@ -121,6 +121,7 @@ class Federation(NamedTuple):
         class_counts: Training examples per client and class, int64 (K, C).
         policies: Every tensor of the server's model to its policy, see `policy.tensor_policies`.
         networks: Which network each client runs.
+        seed: The experiment's seed.
     """
 
     num_clients: int
@@ -128,6 +129,7 @@ class Federation(NamedTuple):
     class_counts: np.ndarray
     policies: dict[str, str]
     networks: Networks
+    seed: int = 0
 
 
 class Scores(NamedTuple):
@@ -156,6 +158,8 @@ class ClientRow:
         local_acc: Of the model that the client had right after its local fit, as `local_loss`.
         local_loss: See there.
         train_loss: Of that fit.
+        final_acc: Of the model after the fit of everyone that may follow the last round, as `final_loss`.
+        final_loss: See there.
     """
 
     client_id: int
@@ -167,6 +171,8 @@ class ClientRow:
     local_acc: float | None = None
     local_loss: float | None = None
     train_loss: float | None = None
+    final_acc: float | None = None
+    final_loss: float | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from fedfeat.features.preference import Preferences
 from fedfeat.fitting import LocalTrainer, begin_fit, quiet
 from fedfeat.memory import optimizer_tensors, split_memory
 from fedfeat.models.network import Network
+from fedfeat.networks import any_batch_norm
 from fedfeat.seeding import derive_seed
 from fedfeat.tree import is_finite
 from fedfeat.types import Answer, Networks, Scores, Task, Update
@@ -69,8 +70,7 @@ class Worker:
         self.lightning = trainer.build()
         self._modules: OrderedDict[Hashable, ClientModule] = OrderedDict()
         self.module = self._make(None)
-        norms = (nn.modules.batchnorm._NormBase,)
-        self.drop_singleton = any(isinstance(m, norms) for m in self.module.model.modules())
+        self.drop_singleton = any_batch_norm(networks, data.num_clients, self.module.model)
 
     def _make(self, key: Hashable) -> ClientModule:
         with torch.random.fork_rng(devices=[]):
@@ -124,7 +124,7 @@ class Worker:
         batches = self._batches(task.client_id, task.round_idx)
         with self.trainer.autocast(self.data.device):
             batches = module.prepare(batches)
-        begin_fit(self.lightning, task.num_steps, max(len(batches), 1))
+        begin_fit(self.lightning, module.local_steps(task.num_steps), max(len(batches), 1))
         if self.settings.keep_optimizer:
             module.optimizer_memory = optimizer_state
         # Dropout and other draws from the global generator start at this turn's address.

@@ -8,137 +8,10 @@ from typing import get_args
 
 import pytest
 import yaml
+from rule_rows import ACCEPTED, REFUSED
 
 from fedfeat.errors import ConfigError
 from fedfeat.rules import RULES, check
-
-REFUSED = [
-    ("seed", -1, "an integer of at least 0"),
-    ("seed", 1.0, "an integer of at least 0"),
-    ("seed", True, "an integer of at least 0"),
-    ("seed", None, "an integer of at least 0"),
-    ("name", "", "a non-empty text"),
-    ("group", 3, "a non-empty text"),
-    ("debug", 1, "true or false"),
-    ("debug", "yes", "true or false"),
-    ("resume", "always", "one of auto, never"),
-    ("resume", None, "one of auto, never"),
-    ("federation.num_clients", 0, "an integer of at least 1"),
-    ("federation.held_out", -1, "an integer of at least 0"),
-    ("federation.held_out", 0.5, "an integer of at least 0"),
-    ("federation.num_rounds", -1, "an integer of at least 0"),
-    ("federation.cohort_size", 0, "an integer of at least 1"),
-    ("federation.cohort_size", 2.0, "an integer of at least 1"),
-    ("federation.fraction", 0, "in (0, 1]"),
-    ("federation.fraction", 1.01, "in (0, 1]"),
-    ("federation.fraction", True, "in (0, 1]"),
-    ("federation.fraction", "0.5", "in (0, 1]"),
-    ("federation.local_epochs", 0, "in (0, inf)"),
-    ("federation.local_epochs", float("inf"), "in (0, inf)"),
-    ("federation.local_steps", 0, "an integer of at least 1"),
-    ("federation.local_steps", 1.5, "an integer of at least 1"),
-    ("federation.batch_size", 0, "an integer of at least 1"),
-    ("federation.opt_state", "drop", "one of reset, keep"),
-    ("federation.straggler_fraction", 1.0, "in [0, 1)"),
-    ("federation.straggler_policy", "wait", "one of partial, drop"),
-    ("federation.on_client_error", "ignore", "one of raise, skip"),
-    ("federation.eval_every", 0, "an integer of at least 1"),
-    ("federation.eval_batch_size", None, "an integer of at least 1"),
-    ("federation.evaluate_local", 0, "true or false"),
-    ("federation.checkpoint_every", 0, "an integer of at least 1"),
-    ("federation.ram_budget_mb", 0, "in (0, inf)"),
-    ("federation.targets", [0.5, 1.5], "a list in which each must be in (0, 1]"),
-    ("federation.targets", 0.5, "a list in which each must be in (0, 1]"),
-    ("federation.target_metric", "", "a non-empty text"),
-    ("optimizer.lr", 0.0, "in (0, inf)"),
-    ("optimizer.lr", float("nan"), "in (0, inf)"),
-    ("optimizer.momentum", 1, "in [0, 1)"),
-    ("optimizer.weight_decay", -1e-4, "in [0, inf)"),
-    ("schedule.gamma", 0.0, "in (0, 1]"),
-    ("schedule.floor", -0.1, "in [0, 1]"),
-    ("schedule.every", 0, "an integer of at least 1"),
-    ("schedule.warmup", -1, "an integer of at least 0"),
-    ("trainer.accelerator", 1, "a non-empty text"),
-    ("trainer.devices", 0, "a number of devices"),
-    ("trainer.devices", [], "a number of devices"),
-    ("trainer.devices", True, "a number of devices"),
-    ("trainer.precision", "fp8", "one of transformer-engine"),
-    ("trainer.precision", True, "one of transformer-engine"),
-    ("trainer.gradient_clip_val", 0, "in (0, inf)"),
-    ("trainer.gradient_clip_algorithm", "l2", "one of norm, value"),
-    ("trainer.strategy", 2, "a non-empty text"),
-    ("trainer.num_threads", 0, "an integer of at least 1"),
-    ("trainer.deterministic", "warn", "true or false"),
-    ("trainer.channels_last", None, "true or false"),
-    ("trainer.compile", "false", "true or false"),
-    ("partition.alpha", 0, "in (0, inf)"),
-    ("partition.power", -1.0, "in (0, inf)"),
-    ("partition.classes_per_client", 0, "an integer of at least 1"),
-    ("partition.shards_per_client", 0, "an integer of at least 1"),
-    ("partition.min_size", -1, "an integer of at least 0"),
-    ("partition.val_fraction", 1.0, "in [0, 1)"),
-    ("partition.cap", 1, "true or false"),
-    ("partition.distinct", "no", "true or false"),
-    ("data.loader.download", "maybe", "true or false"),
-    ("algorithm.client.personal", "head", "a list in which each must be a non-empty text"),
-    ("algorithm.client.personal", [1], "a list in which each must be a non-empty text"),
-    ("algorithm.client.mu", -0.1, "in [0, inf)"),
-    ("algorithm.client.op", "add", "one of conv, multi, single"),
-    ("algorithm.client.lambda_init", "half", "in (-inf, inf)"),
-    ("algorithm.client.conv_init", "zero", "one of default, average"),
-    ("algorithm.client.conv_bias", 1, "true or false"),
-    ("algorithm.client.concat", "global", "one of global_first, local_first"),
-    ("algorithm.client.cache_eg", "auto", "true or false"),
-    ("algorithm.client.softmax_scope", "some", "one of all, present_classes, kept_groups"),
-    ("algorithm.server.weighting", "equal", "one of samples, uniform"),
-    ("algorithm.server.pairing", "none", "one of presence, all"),
-    ("algorithm.server.group_weighting", "equal", "one of samples, uniform, class_count"),
-    ("algorithm.server.ema", 1.0, "in [0, 1)"),
-    ("algorithm.server.eval_eg", "next", "one of prev, self"),
-    ("algorithm.server.stale_clients", 0, "true or false"),
-    ("algorithm.server.average.weighting", "equal", "one of samples, uniform"),
-    ("algorithm.server.average.pairing", "none", "one of presence, all"),
-    ("algorithm.server.average.group_weighting", "equal", "one of samples, uniform, class_count"),
-    ("structure.groups", 0, "an integer of at least 1"),
-    ("structure.layer_unit", "layer", "one of block, conv"),
-    ("structure.width_policy", "round", "one of nearest, ceil, floor, uneven"),
-    ("structure.boundary", "full", "one of slice, dense"),
-    ("structure.norm_shared", "gn", "one of bn, gn1, none"),
-    ("structure.norm_group", "gn1", "one of gn, bn, none"),
-    ("structure.separate", 1, "true or false"),
-    ("structure.trim", "yes", "true or false"),
-    ("structure.warmup_epochs", 0, "an integer of at least 1"),
-    ("structure.tau", 1.5, "in [0, 1]"),
-    ("diagnostics.every", 0, "an integer of at least 1"),
-    ("diagnostics.images_per_class", 0, "an integer of at least 1"),
-    ("diagnostics.pref_at", "after", "one of post_act, pre_act"),
-    ("diagnostics.pref_reduce", "mean", "one of product_then_mean, mean_then_product"),
-    ("diagnostics.pref_score", "score", "one of logit, prob"),
-    ("diagnostics.pref_neg", "zero", "one of clamp, abs, keep"),
-]
-
-ACCEPTED = [
-    ("seed", 0),
-    ("federation.num_rounds", 0),
-    ("federation.cohort_size", None),
-    ("federation.fraction", 1),
-    ("federation.local_epochs", 0.5),
-    ("federation.batch_size", None),
-    ("federation.targets", []),
-    ("federation.straggler_fraction", 0),
-    ("optimizer.momentum", 0),
-    ("schedule.gamma", 1.0),
-    ("trainer.devices", "auto"),
-    ("trainer.devices", -1),
-    ("trainer.devices", [0, 2]),
-    ("trainer.precision", 32),
-    ("trainer.gradient_clip_val", None),
-    ("partition.alpha", None),
-    ("partition.val_fraction", 0.0),
-    ("algorithm.server.weighting", "uniform"),
-    ("model.width", "left to the constructor"),
-    ("published", {"global/acc": 0.9}),
-]
 
 
 def nested(key, value):
@@ -229,6 +102,21 @@ def test_rules_between_keys(federation, sentence):
 )
 def test_good_pairs_pass(federation):
     check({"federation": federation})
+
+
+@pytest.mark.parametrize(("source", "fraction"), [("heldout", 0.1), ("train_pool", 0.0)])
+def test_inputs_that_are_held_out_need_some_that_are(source, fraction):
+    def config(fraction):
+        server = {"server": {"rad_source": source}}
+        return {"algorithm": server, "partition": {"val_fraction": fraction}}
+
+    check(config(fraction))
+    if source == "heldout":
+        with pytest.raises(ConfigError) as caught:
+            check(config(0.0))
+        assert str(caught.value) == (
+            "algorithm.server.rad_source must be another where partition.val_fraction is 0, but it is 'heldout'."
+        )
 
 
 def test_a_key_of_the_federation_that_nothing_reads_is_refused():

@@ -63,19 +63,28 @@ class FedHeNNClient(ClientModule):
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        network = cast(Network, self.model)
-        if repr_at == "code_swapped" and network.last_layer.in_features < network.num_classes:
-            rule = (
-                f"be another where the penultimate output is narrower than the {network.num_classes} classes"
-            )
-            raise ConfigError.rule("algorithm.client.repr_at", rule, repr_at)
+        if self.personal_keys:
+            rule = "be empty for FedHeNN, whose clients keep a whole model each"
+            raise ConfigError.rule("algorithm.client.personal", rule, list(arguments["personal"]))
+        if repr_at == "code_swapped":
+            self._check_swapped()
         self.kernel, self.sigma_factor, self.hsic = kernel, sigma_factor, hsic
         self.rad_batch, self.rad_every = rad_batch, rad_every
         self.repr_at, self.logits_dropout = repr_at, logits_dropout
         self._initial = snapshot(self.model)
         self._sent = AlignedWeights({})
         self._inputs, self._target = torch.empty(0), Kernel(torch.empty(0), dense=False)
-        self._num_steps = self._num_terms = 0
+        self._num_steps = self._num_terms = self._num_targets = 0
+
+    def _check_swapped(self) -> None:
+        network = cast(Network, self.model)
+        classes = network.num_classes
+        if network.last_layer.in_features < classes:
+            rule = f"be another where the penultimate output is narrower than the {classes} classes"
+            raise ConfigError.rule("algorithm.client.repr_at", rule, "code_swapped")
+        if self.softmax_scope != "all":
+            rule = "be all where algorithm.client.repr_at is code_swapped"
+            raise ConfigError.rule("algorithm.client.softmax_scope", rule, self.softmax_scope)
 
     def receive(self, payload: AlignedWeights, memory: dict[str, Tensor] | None) -> None:
         """Become one client: the server's weights where it sends some, else the client's own."""
@@ -89,11 +98,14 @@ class FedHeNNClient(ClientModule):
     def upload(self) -> tuple[AlignedWeights, dict[str, Tensor]]:
         """Give the weights to the server and to the client's memory."""
         params = snapshot(self.model)
+        # Modules of other architectures wait for their next turn; a target of m x m each would add up.
+        self._sent = AlignedWeights({})
+        self._inputs, self._target = torch.empty(0), Kernel(torch.empty(0), dense=False)
         return AlignedWeights(params), params
 
     def prepare(self, batches: Any) -> Any:
         """Fix the turn's inputs and, where the server sent none, the target: that of the received model."""
-        self._num_steps = self._num_terms = 0
+        self._num_steps = self._num_terms = self._num_targets = 0
         if self._sent.inputs is not None:
             self.to(self._sent.inputs.device)
             self._inputs = self.plain(self._sent.inputs)
@@ -102,6 +114,7 @@ class FedHeNNClient(ClientModule):
 
     @torch.no_grad()
     def _own_target(self) -> Kernel:
+        self._num_targets = len(self._inputs)
         self.eval()
         chunks = self._inputs.split(self.rad_batch or len(self._inputs))
         representation = torch.cat([self.represent(chunk).float() for chunk in chunks])
@@ -145,11 +158,9 @@ class FedHeNNClient(ClientModule):
     def turn_metrics(self) -> dict[str, float]:
         """As `ClientModule`, with the passes of the term: both ways for each input in it, forward for the target.
 
-        The products of the kernels themselves are not counted.
+        Each counts as one through the whole network. The products of the kernels themselves are not counted.
         """
         metrics = super().turn_metrics()
-        if self._sent.inputs is not None:
-            metrics["flops"] += self._num_terms * self.flops_per_example
-            if self._sent.target is None:
-                metrics["flops"] += len(self._inputs) * self.forward_flops_per_example
+        metrics["flops"] += self._num_terms * self.flops_per_example
+        metrics["flops"] += self._num_targets * self.forward_flops_per_example
         return metrics

@@ -45,6 +45,8 @@ class FedRepClient(ClientModule):
     def begin_turn(self, *arguments: Any) -> None:
         """Ready the module for one local fit."""
         super().begin_turn(*arguments)
+        # A fit that failed has not reached its end, and the optimizer takes what is trainable.
+        self._train_everything()
         self._seen_by_heads = 0.0
 
     def on_train_epoch_start(self) -> None:
@@ -59,8 +61,7 @@ class FedRepClient(ClientModule):
     def on_train_end(self) -> None:
         """Lightning hook: leave nothing frozen for the next client."""
         super().on_train_end()
-        for parameter, _ in self._trainable:
-            parameter.requires_grad_(True)
+        self._train_everything()
 
     def turn_metrics(self) -> dict[str, float]:
         """As `ClientModule`, with the FLOPs of each half: no gradient is computed below a head that trains alone."""
@@ -78,6 +79,9 @@ class FedRepClient(ClientModule):
             for parameter, is_head in self._trainable:
                 parameter.requires_grad_(is_head == head)
             found.append(float(training_flops(cast(Network, self.model))))
+        self._train_everything()
+        return found[0], found[1]
+
+    def _train_everything(self) -> None:
         for parameter, _ in self._trainable:
             parameter.requires_grad_(True)
-        return found[0], found[1]

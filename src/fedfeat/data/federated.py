@@ -10,12 +10,20 @@ import torch
 from torch import Tensor
 
 from fedfeat.data.batches import ClientBatches
-from fedfeat.data.partition_parts import ClassTestParts, ClientSplit, IndexTestParts, TestParts, class_counts
+from fedfeat.data.partition_parts import (
+    ClientSplit,
+    class_counts,
+    first_parts,
+    first_tests,
+    reduced,
+    single_part,
+)
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import ClientPixels
 from fedfeat.data.unlabelled import draw_unlabelled
+from fedfeat.sampling import sample_share
 from fedfeat.seeding import derive_seed, numpy_generator
-from fedfeat.types import Parts, Survey
+from fedfeat.types import Survey
 
 if TYPE_CHECKING:
     from fedfeat.data.examples import Dataset
@@ -197,8 +205,15 @@ class FederatedData:
         left = self.num_clients - count
         split = self.split
         return self._view(
-            train=_first(split.train, left), val=_first(split.val, left), test=_first_tests(split.test, left)
+            train=first_parts(split.train, left),
+            val=first_parts(split.val, left),
+            test=first_tests(split.test, left),
         )
+
+    def reduced(self, fraction: float, share: float, seed: int) -> "FederatedData":
+        """Give the same data where a random fraction of the clients have only a share of their training examples."""
+        chosen = sample_share(seed, "reduced clients", self.num_clients, fraction)
+        return self._view(train=reduced(self.split.train, chosen, share, seed)) if chosen else self
 
     def pooled(self) -> "FederatedData":
         """Give the same data with one training client that holds everything; test parts stay as they are.
@@ -207,7 +222,7 @@ class FederatedData:
         """
         train = np.unique(self.split.train.indices)
         val = np.setdiff1d(self.split.val.indices, train)
-        return self._view(train=_single(train), val=_single(val))
+        return self._view(train=single_part(train), val=single_part(val))
 
     def _view(self, **parts: Any) -> "FederatedData":
         one = copy(self)
@@ -232,18 +247,3 @@ class FederatedData:
 
     def _on_device(self, indices: np.ndarray | Tensor) -> Tensor:
         return torch.as_tensor(indices, device=self.device)
-
-
-def _single(indices: np.ndarray) -> Parts:
-    return Parts(indices, np.array([0, len(indices)]))
-
-
-def _first(parts: Parts, count: int) -> Parts:
-    offsets = parts.offsets[: count + 1]
-    return Parts(parts.indices[: offsets[-1]], offsets)
-
-
-def _first_tests(test: TestParts, count: int) -> TestParts:
-    if isinstance(test, ClassTestParts):
-        return test._replace(mask=test.mask[:count])
-    return IndexTestParts(_first(test.parts, count))

@@ -1,5 +1,7 @@
 """Values around a partition: test parts, validation shares and the whole split. Pure NumPy."""
 
+import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -104,6 +106,41 @@ def hold_out(parts: Parts, fraction: float, seed: int) -> tuple[Parts, Parts]:
     is_val = np.empty(len(order), dtype=bool)
     is_val[order] = rank < np.repeat(taken, sizes)
     return _select(parts.indices[~is_val], sizes - taken), _select(parts.indices[is_val], taken)
+
+
+def reduced(parts: Parts, chosen: Collection[int], share: float, seed: int) -> Parts:
+    """Leave chosen clients a random share of their examples, rounded down, and at least one of those they have.
+
+    What is left to a client depends on the share, the seed and its number alone; a larger share holds every smaller one.
+    """
+    kept = []
+    for k in range(parts.num_clients):
+        own = parts.of(k)
+        if k in chosen:
+            # The small term keeps 0.29 * 100 from being rounded down to 28.
+            count = max(math.floor(share * len(own) + 1e-9), 1)
+            order = numpy_generator(seed, "reduced examples", k).permutation(len(own))
+            own = own[np.sort(order[:count])]
+        kept.append(own)
+    return _select(np.concatenate(kept), np.array([len(own) for own in kept]))
+
+
+def single_part(indices: np.ndarray) -> Parts:
+    """Give everything to one client."""
+    return Parts(indices, np.array([0, len(indices)]))
+
+
+def first_parts(parts: Parts, count: int) -> Parts:
+    """Give the parts of the first ``count`` clients."""
+    offsets = parts.offsets[: count + 1]
+    return Parts(parts.indices[: offsets[-1]], offsets)
+
+
+def first_tests(test: TestParts, count: int) -> TestParts:
+    """Give the test parts of the first ``count`` clients."""
+    if isinstance(test, ClassTestParts):
+        return test._replace(mask=test.mask[:count])
+    return IndexTestParts(first_parts(test.parts, count))
 
 
 def pixel_permutation(seed: int, client_id: int, num_pixels: int) -> np.ndarray:

@@ -1,0 +1,172 @@
+"""FedMA: Wang et al., "Federated Learning with Matched Averaging", ICLR 2020, Algorithm 1, and with communication.
+
+    for each layer n = 1 .. N - 1, one round each:
+        client: n = 1: train all layers
+                else: replace layer n - 1 by the global one, permute the inputs of layer n by pi_k, freeze layers < n,
+                train the others
+                return layer n
+        server: {pi_k}, global layer n <- match the neurons of all clients (`features.matching`);  send both
+    round N:  client: train the last layer;  server: average it, class by class, weighted by the clients' class counts
+    with communication: each client gets the global model back in its own widths and order, and it all begins again
+
+A pass over the model takes N rounds; until it is complete the server's model is that of the pass before. All clients
+take part in every round. A global layer may be wider than any client's.
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedfeat.algorithms.fedma_client import LayerExchange
+from fedfeat.chain import as_params, chain_layers, layer_of
+from fedfeat.errors import UserError
+from fedfeat.features.matching import BBPMap, match_layer
+from fedfeat.features.neurons import Layer, gather_inputs, gather_outputs, layer_rows, rows_layer
+from fedfeat.params import snapshot
+from fedfeat.seeding import derive_seed, numpy_generator
+from fedfeat.server import Server
+from fedfeat.types import Federation, Update
+
+Assignments = tuple[Tensor, ...]
+"""For each client, which global neuron each of its neurons became."""
+
+
+class FedMAState(NamedTuple):
+    """State of the server.
+
+    Attributes:
+        layers: Names of the weighted layers.
+        class_counts: Training examples per client and class, int64 (K, C).
+        seed: The experiment's seed.
+        round_idx: Rounds so far.
+        model: The last complete model.
+        assignments: Of its layers but the last; empty before the first pass is complete.
+        matched: Global layers of this pass so far.
+        pending: Their assignments.
+    """
+
+    layers: tuple[str, ...]
+    class_counts: Tensor
+    seed: int
+    round_idx: int
+    model: dict[str, Tensor]
+    assignments: tuple[Assignments, ...] = ()
+    matched: dict[str, Tensor] = {}  # noqa: RUF012 - never changed in place
+    pending: tuple[Assignments, ...] = ()
+
+    @property
+    def stage(self) -> int:
+        """Layers that are matched in this pass."""
+        return len(self.pending)
+
+
+class FedMAServer(Server):
+    """Match the clients' neurons layer by layer.
+
+    Args:
+        init: ``shared`` initial weights, as every other method has them, or ``independent`` ones of each client, as in
+            the authors' code (METHODS 3.5).
+        matching: Hyperparameters of the matching, see `features.matching.BBPMap`.
+    """
+
+    payload_type: ClassVar[type] = LayerExchange
+    needs_everyone = True
+
+    def __init__(self, matching: BBPMap, init: Literal["shared", "independent"] = "shared") -> None:
+        self.matching, self.start = matching, init
+
+    def check(self, model: nn.Module) -> None:
+        """Take plain chains of at least two layers."""
+        if len(chain_layers(model)) < 2:
+            raise UserError("algorithm=fedma must have a network of at least 2 layers, but this one has 1.")
+
+    def init(self, model: nn.Module, federation: Federation) -> FedMAState:
+        """Start from the common initial model."""
+        counts = torch.from_numpy(federation.class_counts.copy())
+        return FedMAState(chain_layers(model), counts, federation.seed, 0, snapshot(model))
+
+    def broadcast(self, state: FedMAState, client_id: int) -> LayerExchange:
+        """Send the layer that was matched last, or at the start of a pass the model in the client's form."""
+        if state.stage:
+            name = state.layers[state.stage - 1]
+            layer = as_params(name, layer_of(state.matched, name))
+            return LayerExchange(layer, state.stage, state.pending[-1][client_id])
+        if not state.assignments and self.start == "independent":
+            return LayerExchange({}, init_seed=derive_seed(state.seed, "client init", client_id))
+        own = [assignments[client_id] for assignments in state.assignments]
+        return LayerExchange(sliced(state.model, state.layers, own))
+
+    def aggregate(self, state: FedMAState, updates: Iterable[Update]) -> FedMAState:
+        """Match the layer that the clients trained, or average the last one and so complete the model.
+
+        Raises:
+            UserError: A client is missing.
+        """
+        name = state.layers[state.stage]
+        # One layer of every client has to be here at once: neurons are compared with each other.
+        layers = {update.client_id: layer_of(update.payload.params, name) for update in updates}
+        if len(layers) < len(state.class_counts):
+            raise UserError(
+                f"algorithm=fedma must hear from all {len(state.class_counts)} clients in every round, but "
+                f"{len(layers)} sent an update."
+            )
+        following = state._replace(round_idx=state.round_idx + 1)
+        if state.stage < len(state.layers) - 1:
+            draw = numpy_generator(state.seed, "matching", state.round_idx)
+            first = layers[min(layers)]
+            found = match_layer(
+                [layer_rows(layers[k]) for k in sorted(layers)], draw, self.matching, first.bias is not None
+            )
+            layer = rows_layer(found.rows, first)
+            return following._replace(
+                matched=state.matched | as_params(name, layer), pending=(*state.pending, found.assignments)
+            )
+        last = mean_by_class([layers[k] for k in sorted(layers)], state.class_counts)
+        model = state.matched | as_params(name, last)
+        return following._replace(model=model, assignments=state.pending, matched={}, pending=())
+
+    def global_payload(self, state: FedMAState) -> LayerExchange:
+        """Give the last complete model."""
+        return LayerExchange(state.model)
+
+
+def sliced(model: dict[str, Tensor], layers: tuple[str, ...], assignments: list[Tensor]) -> dict[str, Tensor]:
+    """Give the global model in a client's own widths and order.
+
+    Args:
+        model: The global model.
+        layers: Names of its layers.
+        assignments: The client's, of all layers but the last; none where the model has its widths already.
+    """
+    params: dict[str, Tensor] = {}
+    for n, name in enumerate(layers):
+        layer = layer_of(model, name)
+        if n and assignments:
+            width = len(layer_of(model, layers[n - 1]).weight)
+            layer = layer._replace(weight=gather_inputs(layer.weight, assignments[n - 1], width))
+        if n < len(assignments):
+            layer = gather_outputs(layer, assignments[n])
+        params |= as_params(name, layer)
+    return params
+
+
+def mean_by_class(layers: list[Layer], class_counts: Tensor) -> Layer:
+    """Average last layers row by row, the row of a class weighted by the clients' examples of it.
+
+    A class that nobody has is averaged over all clients alike.
+
+    Args:
+        layers: Weights (C, d) and biases (C,) of every client.
+        class_counts: (K, C).
+    """
+    counts = class_counts.double()
+    counts = torch.where(counts.sum(0) > 0, counts, torch.ones_like(counts))
+    shares = counts / counts.sum(0)
+    weight = sum(share[:, None] * layer.weight for share, layer in zip(shares, layers, strict=True))
+    dtype = layers[0].weight.dtype
+    if layers[0].bias is None:
+        return Layer(torch.as_tensor(weight).to(dtype), None)
+    bias = sum(share * layer.bias for share, layer in zip(shares, layers, strict=True))
+    return Layer(torch.as_tensor(weight).to(dtype), torch.as_tensor(bias).to(dtype))

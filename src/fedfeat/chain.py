@@ -1,0 +1,75 @@
+"""Networks as a plain chain of weighted layers, which is what neuron matching works on."""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedfeat.errors import UserError
+from fedfeat.features.neurons import Layer
+from fedfeat.models.network import Network
+
+WeightedLayer = nn.Conv2d | nn.Linear
+_BETWEEN = (nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout, nn.Dropout2d, nn.Flatten)
+"""Layers that act on every channel, or every feature, alike."""
+
+
+def chain_layers(network: nn.Module) -> tuple[str, ...]:
+    """Name the weighted layers of a network from input to logits.
+
+    Raises:
+        UserError: The network is no chain of convolutions and linear layers: it has a normalisation, residual links,
+            groups, or a layer of another kind.
+    """
+    names = []
+    blocks = network.blocks() if isinstance(network, Network) else []
+    for name, block in blocks:
+        part = "encoder" if name in dict(cast(nn.Module, network.encoder).named_children()) else "head"
+        for child, layer in block.named_children():
+            if isinstance(layer, nn.Conv2d | nn.Linear) and getattr(layer, "groups", 1) == 1:
+                names.append(f"{part}.{name}.{child}")
+            elif not isinstance(layer, _BETWEEN):
+                raise UserError(
+                    "algorithm=fedma must have a network of plain convolutions and linear layers (vgg9, mnist_cnn, "
+                    f"mlp), but block {name} has a {type(layer).__name__}."
+                )
+    return tuple(names)
+
+
+def layer_of(params: dict[str, Tensor], name: str) -> Layer:
+    """Give the weight and bias of a layer."""
+    return Layer(params[f"{name}.weight"], params.get(f"{name}.bias"))
+
+
+def as_params(name: str, layer: Layer) -> dict[str, Tensor]:
+    """Give a layer under its names; the inverse of `layer_of`."""
+    bias = {} if layer.bias is None else {f"{name}.bias": layer.bias}
+    return {f"{name}.weight": layer.weight, **bias}
+
+
+def fit_shapes(network: nn.Module, params: dict[str, Tensor]) -> bool:
+    """Give the layers of a network the widths of some parameters, keeping device and layout; the values are arbitrary.
+
+    Args:
+        network: Changed in place.
+        params: Weights and biases by name.
+
+    Returns:
+        Whether a shape has changed.
+    """
+    changed = False
+    for key, wanted in params.items():
+        name, _, kind = key.rpartition(".")
+        layer = network.get_submodule(name)
+        old = layer.get_parameter(kind)
+        if old.shape == wanted.shape:
+            continue
+        changed = True
+        setattr(layer, kind, nn.Parameter(torch.empty(wanted.shape, dtype=old.dtype, device=old.device)))
+        if kind == "weight":
+            outputs, inputs = wanted.shape[:2]
+            if isinstance(layer, nn.Conv2d):
+                layer.out_channels, layer.in_channels = outputs, inputs
+            elif isinstance(layer, nn.Linear):
+                layer.out_features, layer.in_features = outputs, inputs
+    return changed
