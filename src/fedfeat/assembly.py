@@ -127,14 +127,6 @@ def _build_data(cfg: DictConfig, config: dict[str, Any], trainer: "LocalTrainer"
     return data.pooled() if config["algorithm"]["pooled"] else data
 
 
-def _weak_clients(config: dict[str, Any], data: "FederatedData") -> frozenset[int]:
-    """Draw the clients that cannot run the full network; pooled data have none."""
-    from fedfeat.sampling import sample_share
-
-    fraction = 0.0 if config["algorithm"]["pooled"] else config["federation"].get("weak_fraction", 0.0)
-    return sample_share(config["seed"], "weak clients", data.num_clients, fraction)
-
-
 def _warmed_depth(
     data: "FederatedData",
     optimizer: Any,
@@ -162,6 +154,7 @@ def _networks(
     from fedfeat.models.network import reading
     from fedfeat.networks import OneNetwork, separated
     from fedfeat.pool import PooledNetworks
+    from fedfeat.sampling import weak_clients
     from fedfeat.seeding import derive_seed
 
     builder = hydra.utils.instantiate(cfg.model, _convert_="all")
@@ -184,8 +177,9 @@ def _networks(
             raise ConfigError.rule("pool", "be none for networks with groups (structure)", "a pool")
         shape = (dataset.input_shape, dataset.num_classes)
         models = {name: reading(build, dataset.vocabulary) for name, build in pool.models.items()}
-        weak = _weak_clients(config, data)
-        mixed = PooledNetworks(replace(pool, models=models), base, seeded, *shape, data.num_clients, seed, weak)
+        weak = weak_clients(seed, data.num_clients, config["federation"].get("weak_fraction", 0.0))
+        pool = replace(pool, models=models)
+        mixed = PooledNetworks(pool, base, seeded, *shape, data.num_clients, seed, weak)
         _log.info("%s", mixed.describe())
         return mixed
     if not structure:
@@ -197,22 +191,19 @@ def _networks(
 
 def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", personal: bool) -> "Plan":
     from fedfeat.plan import Plan
-    from fedfeat.sampling import cohort_size
+    from fedfeat.sampling import cohort_size, weak_clients
 
     federation = config["federation"]
     pooled = config["algorithm"]["pooled"]
     size, fraction = (None, None) if pooled else (federation["cohort_size"], federation["fraction"])
-    has_weak_network = bool((config.get("pool") or {}).get("weak"))
-    excluded = frozenset() if has_weak_network else _weak_clients(config, data)
-    able = data.num_clients - len(excluded)
-    if excluded and able < (size or 1):
-        rule = f"leave {size or 1} of the {data.num_clients} clients for a cohort"
-        raise ConfigError.rule("federation.weak_fraction", rule, federation["weak_fraction"])
+    # Weak clients take part only where the pool has a network for them.
+    share = 0.0 if (config.get("pool") or {}).get("weak") else federation.get("weak_fraction", 0.0)
+    excluded = weak_clients(config["seed"], data.num_clients, share)
     return Plan(
         seed=config["seed"],
         num_rounds=federation["num_rounds"],
         num_clients=data.num_clients,
-        cohort_size=cohort_size(able, size, fraction),
+        cohort_size=cohort_size(data.num_clients - len(excluded), size, fraction),
         local_epochs=federation["local_epochs"],
         local_steps=federation["local_steps"],
         batch_size=federation["batch_size"],

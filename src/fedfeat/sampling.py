@@ -16,7 +16,7 @@ def cohort_size(num_clients: int, size: int | None, fraction: float | None) -> i
         # The small term keeps floor(0.29 * 100) at 29 although 0.29 * 100 is 28.999... in binary.
         return max(math.floor((1.0 if fraction is None else fraction) * num_clients + 1e-9), 1)
     if size > num_clients:
-        rule = f"be at most federation.num_clients ({num_clients})"
+        rule = f"be at most the number of clients that take part ({num_clients})"
         raise ConfigError.rule("federation.cohort_size", rule, size)
     return size
 
@@ -43,6 +43,11 @@ def sample_share(seed: int, purpose: str, num_clients: int, fraction: float) -> 
     """
     order = numpy_generator(seed, purpose).permutation(num_clients)
     return frozenset(int(k) for k in order[: round(fraction * num_clients)])
+
+
+def weak_clients(seed: int, num_clients: int, fraction: float) -> frozenset[int]:
+    """Draw the clients that cannot run the full network; at least one can."""
+    return sample_share(seed, "weak clients", num_clients, min(fraction, 1 - 1 / num_clients))
 
 
 def sample_stragglers(seed: int, round_idx: int, cohort: tuple[int, ...], fraction: float) -> frozenset[int]:

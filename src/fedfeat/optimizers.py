@@ -1,0 +1,23 @@
+"""Optimizers that treat some parameters unlike others."""
+
+from collections.abc import Iterable
+
+from torch import nn, optim
+
+
+def sgd_sparing_biases(
+    params: Iterable[nn.Parameter], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+) -> optim.SGD:
+    """Make an SGD that decays weights alone, as the public code of FedRep and FedHeNN does (lgcollins/FedRep).
+
+    Args:
+        params: The parameters. Those of one dimension, biases and scales of normalisation layers, do not decay.
+        lr: Learning rate.
+        momentum: Momentum.
+        weight_decay: Decay of the others.
+    """
+    params = list(params)
+    decaying = [parameter for parameter in params if parameter.ndim > 1]
+    spared = [parameter for parameter in params if parameter.ndim <= 1]
+    groups = [{"params": decaying}, {"params": spared, "weight_decay": 0.0}]
+    return optim.SGD(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
