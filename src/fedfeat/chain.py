@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.errors import UserError
-from fedfeat.features.neurons import Layer
+from fedfeat.features.neurons import Layer, gather_inputs, gather_outputs
 from fedfeat.models.network import Network
 
 WeightedLayer = nn.Conv2d | nn.Linear
@@ -30,8 +30,8 @@ def chain_layers(network: nn.Module) -> tuple[str, ...]:
                 names.append(f"{part}.{name}.{child}")
             elif not isinstance(layer, _BETWEEN):
                 raise UserError(
-                    "algorithm=fedma must have a network of plain convolutions and linear layers (vgg9, mnist_cnn, "
-                    f"mlp), but block {name} has a {type(layer).__name__}."
+                    "model must be a chain of plain convolutions and linear layers (vgg9, mnist_cnn, mlp) where "
+                    f"neurons are matched, but block {name} has a {type(layer).__name__}."
                 )
     return tuple(names)
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedfeat.conditions import integer, interval
-from fedfeat.errors import CheckpointError, ConfigError, UserError
+from fedfeat.errors import CheckpointError, ConfigError
 from fedfeat.figures import LINE_STYLES, PALETTE, save_figure
 from fedfeat.files import atomic_write_bytes
 from fedfeat.reopen import one_sentence, reopen
@@ -67,22 +67,13 @@ def joining_payload(server: "Server", state: Any) -> Any:
     """Give what a new client receives: the server's model, or its shared tensors where it has no whole model.
 
     FedFusion's comes without the E_g of its evaluation, so that E_g becomes the received extractor.
-
-    Raises:
-        UserError: The method sends no weights.
     """
-    from fedfeat.client import Weights
-
-    if server.payload_type is not Weights:
-        raise UserError(
-            f"algorithm/server must send weights to start from, but {type(server).__name__} does not."
-        )
     payload = server.global_payload(state)
     if payload is not None:
-        return Weights(payload.params)
-    while hasattr(state, "average"):  # a server half around the one that averages
+        return server.payload_type(payload.params)
+    while getattr(state, "average", None) is not None:  # a server half around the one that averages
         state = state.average
-    return Weights(state.params)
+    return server.payload_type(getattr(state, "params", {}))
 
 
 def let_join(run_dir: Path, epochs: int, lr: float | None = None) -> dict[int, Course]:

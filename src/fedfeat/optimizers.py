@@ -1,6 +1,7 @@
 """Optimizers that treat some parameters unlike others."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn, optim
 
@@ -19,5 +20,5 @@ def sgd_sparing_biases(
     params = list(params)
     decaying = [parameter for parameter in params if parameter.ndim > 1]
     spared = [parameter for parameter in params if parameter.ndim <= 1]
-    groups = [{"params": decaying}, {"params": spared, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": decaying}, {"params": spared, "weight_decay": 0.0}]
     return optim.SGD(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)

@@ -16,7 +16,7 @@ from refusals import digest
 from fedfeat import new_client
 from fedfeat.algorithms.fedfusion import FedFusionClient, FusedModel
 from fedfeat.data import digits
-from fedfeat.errors import ConfigError, UserError
+from fedfeat.errors import ConfigError
 from fedfeat.reopen import reopen
 
 ROUNDS, CLIENTS, EPOCHS = 2, 4, 3
@@ -307,11 +307,19 @@ def test_refusals(arguments, sentence, run, command, tmp_path):
     assert digest(tmp_path) == before
 
 
-def test_a_method_that_sends_no_weights_is_refused(run, monkeypatch):
-    experiment, checkpoint = reopen(run("fedavg"))
-    monkeypatch.setattr(type(experiment.server), "payload_type", FusedModel)
-    with pytest.raises(UserError, match=r"must send weights .*, but FedAvgServer does not\.$"):
-        new_client.joining_payload(experiment.server, checkpoint.server_state)
+@pytest.mark.parametrize(
+    ("algorithm", "has_params"),
+    [("fedhenn", True), ("fedhenn_hetero", False), ("fedma", True), ("fedrep", True)],
+)
+def test_every_method_gives_its_own_payload(algorithm, has_params, run):
+    """The server's model, the shared part of it, or nothing where clients start from their initial networks."""
+    experiment, checkpoint = reopen(run(algorithm))
+    payload = new_client.joining_payload(experiment.server, checkpoint.server_state)
+    assert type(payload) is experiment.server.payload_type
+    assert bool(payload.params) == has_params
+    assert "head.fc2.linear.weight" not in payload.params or algorithm != "fedrep"
+    found = new_client.let_join(run(algorithm), 2)
+    assert [len(course.accuracies) for course in found.values()] == [3]
 
 
 def test_a_new_client_without_examples_is_refused(run, monkeypatch):

@@ -111,7 +111,7 @@ def hold_out(parts: Parts, fraction: float, seed: int) -> tuple[Parts, Parts]:
 def reduced(parts: Parts, chosen: Collection[int], share: float, seed: int) -> Parts:
     """Leave chosen clients a random share of their examples, rounded down, and at least one of those they have.
 
-    What is left to a client depends on the share, the seed and its number alone; a larger share holds every smaller one.
+    What is left to a client depends on share, seed and its number alone, and a larger share holds every smaller one.
     """
     kept = []
     for k in range(parts.num_clients):
