@@ -86,9 +86,7 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     keep_freed_memory()
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
     _check_halves(module, server, networks, data)
-    if server.needs_everyone and plan.cohort_size < plan.num_clients:
-        rule = f"be null or all {plan.num_clients} clients for algorithm/server={config['algorithm']['name']}"
-        raise ConfigError.rule("federation.cohort_size", rule, plan.cohort_size)
+    _check_turns(module, server, plan, config["algorithm"]["name"], settings)
     info = RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"])
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
     ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
@@ -221,6 +219,17 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", person
 
 def _with(build: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
     return lambda **more: build(**arguments, **more)
+
+
+def _check_turns(module: Any, server: Any, plan: "Plan", algorithm: str, settings: "WorkerSettings") -> None:
+    if server.needs_everyone and plan.cohort_size < plan.num_clients:
+        rule = f"be null or all {plan.num_clients} clients for algorithm={algorithm}"
+        raise ConfigError.rule("federation.cohort_size", rule, plan.cohort_size)
+    if server.needs_everyone and plan.drop_stragglers and plan.straggler_fraction:
+        rule = f"be partial for algorithm={algorithm}, which needs all clients in every round"
+        raise ConfigError.rule("federation.straggler_policy", rule, "drop")
+    if module.resets_optimizer and settings.keep_optimizer:
+        raise ConfigError.rule("federation.opt_state", f"be reset for algorithm={algorithm}", "keep")
 
 
 def _check_halves(module: Any, server: Any, networks: "Networks", data: "FederatedData") -> None:

@@ -1,5 +1,6 @@
 """Networks as a plain chain of weighted layers, which is what neuron matching works on."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -47,6 +48,28 @@ def as_params(name: str, layer: Layer) -> dict[str, Tensor]:
     return {f"{name}.weight": layer.weight, **bias}
 
 
+def sliced(
+    model: dict[str, Tensor], layers: Sequence[str], assignments: Sequence[Tensor]
+) -> dict[str, Tensor]:
+    """Give the global model in a client's own widths and order.
+
+    Args:
+        model: The global model.
+        layers: Names of its layers.
+        assignments: The client's, of all layers but the last; none where the model has its widths already.
+    """
+    params: dict[str, Tensor] = {}
+    for n, name in enumerate(layers):
+        layer = layer_of(model, name)
+        if n and assignments:
+            width = len(layer_of(model, layers[n - 1]).weight)
+            layer = layer._replace(weight=gather_inputs(layer.weight, assignments[n - 1], width))
+        if n < len(assignments):
+            layer = gather_outputs(layer, assignments[n])
+        params |= as_params(name, layer)
+    return params
+
+
 def fit_shapes(network: nn.Module, params: dict[str, Tensor]) -> bool:
     """Give the layers of a network the widths of some parameters, keeping device and layout; the values are arbitrary.
 
@@ -65,7 +88,9 @@ def fit_shapes(network: nn.Module, params: dict[str, Tensor]) -> bool:
         if old.shape == wanted.shape:
             continue
         changed = True
-        setattr(layer, kind, nn.Parameter(torch.empty(wanted.shape, dtype=old.dtype, device=old.device)))
+        layout = torch.contiguous_format if old.is_contiguous() else torch.channels_last
+        empty = torch.empty(wanted.shape, dtype=old.dtype, device=old.device, memory_format=layout)
+        setattr(layer, kind, nn.Parameter(empty))
         if kind == "weight":
             outputs, inputs = wanted.shape[:2]
             if isinstance(layer, nn.Conv2d):

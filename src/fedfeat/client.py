@@ -54,6 +54,8 @@ class ClientModule(pl.LightningModule):
     payload_type: ClassVar[type] = Weights
     fixed_inputs = False
     """Whether the method needs the same inputs in every epoch, hence data without augmentation."""
+    resets_optimizer = False
+    """Whether parameters freeze or change their shapes between turns, so that no momentum can be kept."""
     keeps_model = False
     """Whether a client keeps a whole model of its own, beside what is shared."""
     plain: Callable[[Tensor], Tensor]

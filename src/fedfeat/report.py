@@ -161,6 +161,7 @@ def _show(header: list[str], lines: list[list[str]], paths: list[Path]) -> None:
 
     # Labels and names of metrics are longer than a terminal has room for: broken, not cut.
     shown = Table(*(Column(name, overflow="fold") for name in header))
+    shown.columns[0].min_width = min(max((len(line[0]) for line in lines), default=0), 36)
     for line in lines:
         shown.add_row(*line)
     console = Console()

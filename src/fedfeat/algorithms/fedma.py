@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.algorithms.fedma_client import LayerExchange
-from fedfeat.chain import as_params, chain_layers, layer_of
+from fedfeat.chain import as_params, chain_layers, layer_of, sliced
 from fedfeat.errors import UserError
 from fedfeat.features.matching import BBPMap, match_layer
-from fedfeat.features.neurons import Layer, gather_inputs, gather_outputs, layer_rows, rows_layer
+from fedfeat.features.neurons import Layer, layer_rows, rows_layer
 from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.server import Server
@@ -79,8 +79,7 @@ class FedMAServer(Server):
 
     def check(self, model: nn.Module) -> None:
         """Take plain chains of at least two layers."""
-        if len(chain_layers(model)) < 2:
-            raise UserError("algorithm=fedma must have a network of at least 2 layers, but this one has 1.")
+        hidden_layers(model)
 
     def init(self, model: nn.Module, federation: Federation) -> FedMAState:
         """Start from the common initial model."""
@@ -105,25 +104,17 @@ class FedMAServer(Server):
             UserError: A client is missing.
         """
         name = state.layers[state.stage]
-        # One layer of every client has to be here at once: neurons are compared with each other.
-        layers = {update.client_id: layer_of(update.payload.params, name) for update in updates}
-        if len(layers) < len(state.class_counts):
-            raise UserError(
-                f"algorithm=fedma must hear from all {len(state.class_counts)} clients in every round, but "
-                f"{len(layers)} sent an update."
-            )
+        layers = [layer_of(params, name) for params in params_of_all(updates, len(state.class_counts))]
         following = state._replace(round_idx=state.round_idx + 1)
         if state.stage < len(state.layers) - 1:
             draw = numpy_generator(state.seed, "matching", state.round_idx)
-            first = layers[min(layers)]
-            found = match_layer(
-                [layer_rows(layers[k]) for k in sorted(layers)], draw, self.matching, first.bias is not None
-            )
-            layer = rows_layer(found.rows, first)
+            has_bias = layers[0].bias is not None
+            found = match_layer([layer_rows(layer) for layer in layers], draw, self.matching, has_bias)
+            layer = rows_layer(found.rows, layers[0])
             return following._replace(
                 matched=state.matched | as_params(name, layer), pending=(*state.pending, found.assignments)
             )
-        last = mean_by_class([layers[k] for k in sorted(layers)], state.class_counts)
+        last = mean_by_class(layers, state.class_counts)
         model = state.matched | as_params(name, last)
         return following._replace(model=model, assignments=state.pending, matched={}, pending=())
 
@@ -132,24 +123,27 @@ class FedMAServer(Server):
         return LayerExchange(state.model)
 
 
-def sliced(model: dict[str, Tensor], layers: tuple[str, ...], assignments: list[Tensor]) -> dict[str, Tensor]:
-    """Give the global model in a client's own widths and order.
+def hidden_layers(model: nn.Module) -> tuple[str, ...]:
+    """Name the layers of a network that has some to match, or refuse it."""
+    names = chain_layers(model)
+    if len(names) < 2:
+        raise UserError("model must have at least 2 layers where neurons are matched, but this one has 1.")
+    return names
 
-    Args:
-        model: The global model.
-        layers: Names of its layers.
-        assignments: The client's, of all layers but the last; none where the model has its widths already.
+
+def params_of_all(updates: Iterable[Update], num_clients: int) -> list[dict[str, Tensor]]:
+    """Collect what the clients sent, by client: neurons are compared with each other, so all have to be here at once.
+
+    Raises:
+        UserError: A client is missing.
     """
-    params: dict[str, Tensor] = {}
-    for n, name in enumerate(layers):
-        layer = layer_of(model, name)
-        if n and assignments:
-            width = len(layer_of(model, layers[n - 1]).weight)
-            layer = layer._replace(weight=gather_inputs(layer.weight, assignments[n - 1], width))
-        if n < len(assignments):
-            layer = gather_outputs(layer, assignments[n])
-        params |= as_params(name, layer)
-    return params
+    found = {update.client_id: update.payload.params for update in updates}
+    if len(found) < num_clients:
+        raise UserError(
+            f"All {num_clients} clients must send an update in every round where neurons are matched, but "
+            f"{len(found)} did."
+        )
+    return [found[k] for k in sorted(found)]
 
 
 def mean_by_class(layers: list[Layer], class_counts: Tensor) -> Layer:

@@ -1,5 +1,6 @@
 """The client half of FedMA; its box is in `algorithms.fedma`."""
 
+from copy import deepcopy
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -20,6 +21,18 @@ LAST_EPOCHS = 3
 """When only the last layer is left: a tenth of the learning rate, weight decay, three times the epochs (IBM/FedMA)."""
 
 
+def take_widths(module: ClientModule, params: dict[str, Tensor]) -> None:
+    """Give a client half's network the widths of what it receives."""
+    if fit_shapes(module.model, params):
+        forget_flops(module)
+
+
+def forget_flops(module: ClientModule) -> None:
+    """Have the FLOPs of an example counted again."""
+    for cached in ("flops_per_example", "forward_flops_per_example"):
+        module.__dict__.pop(cached, None)
+
+
 class LayerExchange(NamedTuple):
     """Payload in both directions.
 
@@ -38,18 +51,27 @@ class LayerExchange(NamedTuple):
 
 
 class FedMAClient(ClientModule):
-    """A client whose layers are matched one after the other, and which trains those that are not yet."""
+    """A client whose layers are matched one after the other, and which trains those that are not yet.
+
+    Args:
+        weight_decay: Until only the last layer trains, in place of the optimizer's, which in comparisons is FedAvg's.
+        arguments: Those of `ClientModule`.
+    """
 
     payload_type: ClassVar[type] = LayerExchange
+    resets_optimizer = True
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, weight_decay: float = 0.0, **arguments: Any) -> None:
         super().__init__(**arguments)
+        self.weight_decay = weight_decay
         self.layers = chain_layers(self.model)
         self.policies = dict.fromkeys(self.policies, MATCHED)
         self._stage = 0
 
     def receive(self, payload: LayerExchange, memory: dict[str, Tensor] | None) -> None:
         """Take a whole model, or put the matched layer into the client's own and let the next one read it."""
+        if payload.stage != self._stage:
+            forget_flops(self)
         self._stage = payload.stage
         params = dict(payload.params)
         if payload.assignment is not None:
@@ -59,22 +81,23 @@ class FedMAClient(ClientModule):
             key = f"{following}.weight"
             params = {**memory, **params, key: spread_inputs(memory[key], payload.assignment, num_global)}
         if payload.init_seed is not None:
-            self._draw(payload.init_seed)
-        if fit_shapes(self.model, params):
-            for cached in ("flops_per_example", "forward_flops_per_example"):
-                self.__dict__.pop(cached, None)
+            params = self._drawn(payload.init_seed)
+        take_widths(self, params)
         copy_into(self.model, params)
         for index, name in enumerate(self.layers):
             self.model.get_submodule(name).requires_grad_(index >= self._stage)
 
-    def _draw(self, seed: int) -> None:
+    def _drawn(self, seed: int) -> dict[str, Tensor]:
         """Draw weights of the client's own, as the network's builder does."""
+        # On the CPU, for another device's generator draws other numbers.
+        model = deepcopy(self.model).cpu()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             for name in self.layers:
-                cast(nn.Linear, self.model.get_submodule(name)).reset_parameters()
-            if isinstance(self.model, Network) and self.model.is_xavier:
-                xavier_(self.model)
+                cast(nn.Linear, model.get_submodule(name)).reset_parameters()
+            if isinstance(model, Network) and model.is_xavier:
+                xavier_(model)
+        return snapshot(model)
 
     @property
     def only_last(self) -> bool:
@@ -86,12 +109,11 @@ class FedMAClient(ClientModule):
         return LAST_EPOCHS * num_steps if self.only_last else num_steps
 
     def configure_optimizers(self) -> Optimizer:
-        """Lightning hook: as `ClientModule`, with other settings for the last layer alone."""
+        """Lightning hook: as `ClientModule`, with FedMA's weight decay, and a smaller step for the last layer alone."""
         optimizer = super().configure_optimizers()
-        if self.only_last:
-            for group in optimizer.param_groups:
-                group["lr"] *= LAST_LR
-                group["weight_decay"] = LAST_WEIGHT_DECAY
+        for group in optimizer.param_groups:
+            group["lr"] *= LAST_LR if self.only_last else 1
+            group["weight_decay"] = LAST_WEIGHT_DECAY if self.only_last else self.weight_decay
         return optimizer
 
     def upload(self) -> tuple[LayerExchange, dict[str, Tensor]]:

@@ -1,0 +1,168 @@
+"""Networks matched in one round: PFNM (Yurochkin et al., ICML 2019), and FedMA's matching without retraining.
+
+    server: send the model, in the client's own widths and order
+    client: train;  return the whole network
+    server: match the neurons of all clients, no training in between (`features.one_shot`)
+
+    PFNM:   from the top hidden layer down, a neuron being its bias and outgoing weights
+    FedMA:  from the first layer up, a neuron being its incoming weights and bias, the next layer's inputs following
+
+With one round this is one-shot learning. With more, clients go on from their slices of the global model, and neurons
+are matched anew; the authors' code starts that from the last assignment.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedfeat.algorithms.fedma import Assignments, hidden_layers, mean_by_class, params_of_all
+from fedfeat.algorithms.fedma_client import take_widths
+from fedfeat.chain import as_params, layer_of, sliced
+from fedfeat.client import ClientModule, Weights
+from fedfeat.errors import UserError
+from fedfeat.features.matching import BBPMap, match_layer
+from fedfeat.features.neurons import Layer, layer_rows, rows_layer, spread_inputs
+from fedfeat.features.one_shot import Fused, pfnm
+from fedfeat.params import snapshot
+from fedfeat.seeding import numpy_generator
+from fedfeat.server import Server
+from fedfeat.types import Federation, Update
+
+
+class PFNMClient(ClientModule):
+    """FedAvg's client, with a network that takes the widths of what it receives."""
+
+    def receive(self, payload: Weights, memory: dict[str, Tensor] | None) -> None:
+        """Take a whole model: a client's own slice, or the wider global one."""
+        take_widths(self, payload.params)
+        super().receive(payload, memory)
+
+
+class OneShotState(NamedTuple):
+    """State of the server.
+
+    Attributes:
+        layers: Names of the weighted layers.
+        class_counts: Training examples per client and class, int64 (K, C).
+        seed: The experiment's seed.
+        round_idx: Rounds so far.
+        model: The global model.
+        assignments: Of its hidden layers, for each client; empty before the first round.
+    """
+
+    layers: tuple[str, ...]
+    class_counts: Tensor
+    seed: int
+    round_idx: int
+    model: dict[str, Tensor]
+    assignments: tuple[Assignments, ...] = ()
+
+
+class OneShotServer(Server):
+    """Match whole networks.
+
+    Args:
+        matching: Hyperparameters of the matching, see `features.matching.BBPMap`.
+    """
+
+    payload_type: ClassVar[type] = Weights
+    needs_everyone = True
+
+    def __init__(self, matching: BBPMap) -> None:
+        self.matching = matching
+
+    @abstractmethod
+    def fuse(
+        self, clients: Sequence[Sequence[Layer]], class_counts: Tensor, draw: np.random.Generator
+    ) -> Fused:
+        """Match the layers of every client.
+
+        Args:
+            clients: Each client's layers, first to last.
+            class_counts: (K, C).
+            draw: Draws the order of clients in each sweep.
+        """
+
+    def check(self, model: nn.Module) -> None:
+        """Take plain chains of at least two layers."""
+        hidden_layers(model)
+
+    def init(self, model: nn.Module, federation: Federation) -> OneShotState:
+        """Start from the common initial model."""
+        counts = torch.from_numpy(federation.class_counts.copy())
+        return OneShotState(hidden_layers(model), counts, federation.seed, 0, snapshot(model))
+
+    def broadcast(self, state: OneShotState, client_id: int) -> Weights:
+        """Send the client its slice of the global model."""
+        own = [assignments[client_id] for assignments in state.assignments]
+        return Weights(sliced(state.model, state.layers, own))
+
+    def aggregate(self, state: OneShotState, updates: Iterable[Update]) -> OneShotState:
+        """Match the clients' networks.
+
+        Raises:
+            UserError: A client is missing.
+        """
+        everyone = params_of_all(updates, len(state.class_counts))
+        clients = [[layer_of(params, name) for name in state.layers] for params in everyone]
+        found = self.fuse(
+            clients, state.class_counts, numpy_generator(state.seed, "matching", state.round_idx)
+        )
+        model: dict[str, Tensor] = {}
+        for name, layer in zip(state.layers, found.layers, strict=True):
+            model |= as_params(name, layer)
+        return state._replace(
+            round_idx=state.round_idx + 1, model=model, assignments=tuple(found.assignments)
+        )
+
+    def global_payload(self, state: OneShotState) -> Weights:
+        """Give the matched model."""
+        return Weights(state.model)
+
+
+class PFNMServer(OneShotServer):
+    """Match multilayer perceptrons from the top down."""
+
+    def check(self, model: nn.Module) -> None:
+        """Take multilayer perceptrons."""
+        for name in hidden_layers(model):
+            layer = model.get_submodule(name)
+            if not isinstance(layer, nn.Linear) or layer.bias is None:
+                raise UserError(
+                    "model must have linear layers with bias alone (mlp) for algorithm=pfnm, but "
+                    f"{name} is {layer}."
+                )
+
+    def fuse(
+        self, clients: Sequence[Sequence[Layer]], class_counts: Tensor, draw: np.random.Generator
+    ) -> Fused:
+        """Match as `features.one_shot.pfnm`."""
+        return pfnm(clients, class_counts, draw, self.matching)
+
+
+class OneShotFedMAServer(OneShotServer):
+    """Match any chains of layers from the first layer up."""
+
+    def fuse(
+        self, clients: Sequence[Sequence[Layer]], class_counts: Tensor, draw: np.random.Generator
+    ) -> Fused:
+        """Match as a pass of FedMA does in which nobody trains between two layers."""
+        current = [layers[0] for layers in clients]
+        fused = Fused([], [])
+        for depth in range(1, len(clients[0])):
+            has_bias = current[0].bias is not None
+            found = match_layer([layer_rows(layer) for layer in current], draw, self.matching, has_bias)
+            fused.layers.append(rows_layer(found.rows, current[0]))
+            fused.assignments.append(found.assignments)
+            current = [
+                layers[depth]._replace(
+                    weight=spread_inputs(layers[depth].weight, assignment, len(found.rows))
+                )
+                for layers, assignment in zip(clients, found.assignments, strict=True)
+            ]
+        fused.layers.append(mean_by_class(current, class_counts))
+        return fused
