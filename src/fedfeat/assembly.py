@@ -173,6 +173,8 @@ def _networks(
     if pool:
         if structure:
             raise ConfigError.rule("pool", "be none for networks with groups (structure)", "a pool")
+        if cfg.diagnostics:
+            raise ConfigError.rule("pool", "be none for neurons to be compared (diagnostics)", "a pool")
         shape = (dataset.input_shape, dataset.num_classes)
         models = {name: reading(build, dataset.vocabulary) for name, build in pool.models.items()}
         weak = weak_clients(seed, data.num_clients, config["federation"].get("weak_fraction", 0.0))

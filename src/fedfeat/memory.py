@@ -29,5 +29,6 @@ def optimizer_state(kept: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in kept.items():
         _, index, name = key.split("/")
-        state.setdefault(int(index), {})[name] = value
+        # Optimizers change their state in place, and a turn that fails or does not count must leave the memory alone.
+        state.setdefault(int(index), {})[name] = value.clone()
     return state

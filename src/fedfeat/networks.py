@@ -99,22 +99,8 @@ def separated(
     return networks
 
 
-def any_batch_norm(networks: Networks, num_clients: int, server_model: nn.Module) -> bool:
-    """Whether some client's network has batch norm, which cannot train on a batch of one example.
-
-    Args:
-        networks: Which network each client runs.
-        num_clients: Number of clients.
-        server_model: The server's network.
-    """
-    keys = {networks.key(k) for k in range(num_clients)}
-    # Parts of a group-separated network have its kinds of layers, and there may be thousands of them.
-    if keys <= {None} or isinstance(server_model, GroupedNetwork):
-        return _has_batch_norm(server_model)
-    return any(_has_batch_norm(networks.build(key)) for key in keys)
-
-
-def _has_batch_norm(model: nn.Module) -> bool:
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether a model has batch norm, which cannot train on a batch of one example."""
     return any(isinstance(module, nn.modules.batchnorm._NormBase) for module in model.modules())
 
 

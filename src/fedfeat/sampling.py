@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
 
@@ -32,22 +34,20 @@ def sample_cohort(
     return tuple(sorted(able[int(i)] for i in generator.choice(len(able), size, replace=False)))
 
 
-def sample_share(seed: int, purpose: str, num_clients: int, fraction: float) -> frozenset[int]:
-    """Draw round(fraction * num_clients) clients for a whole run; a larger share holds every smaller one.
-
-    Args:
-        seed: The experiment's seed.
-        purpose: What they are drawn for: ``weak clients`` or ``reduced clients``.
-        num_clients: Number of clients.
-        fraction: The share.
-    """
-    order = numpy_generator(seed, purpose).permutation(num_clients)
-    return frozenset(int(k) for k in order[: round(fraction * num_clients)])
-
-
 def weak_clients(seed: int, num_clients: int, fraction: float) -> frozenset[int]:
-    """Draw the clients that cannot run the full network; at least one can."""
-    return sample_share(seed, "weak clients", num_clients, min(fraction, 1 - 1 / num_clients))
+    """Draw the clients of a run that cannot run the full network; at least one can."""
+    return _share(numpy_generator(seed, "weak clients"), num_clients, min(fraction, 1 - 1 / num_clients))
+
+
+def reduced_clients(seed: int, num_clients: int, fraction: float) -> frozenset[int]:
+    """Draw the clients of a run that have lost training examples."""
+    return _share(numpy_generator(seed, "reduced clients"), num_clients, fraction)
+
+
+def _share(generator: np.random.Generator, num_clients: int, fraction: float) -> frozenset[int]:
+    """Draw round(fraction * num_clients) clients; a larger share holds every smaller one."""
+    order = generator.permutation(num_clients)
+    return frozenset(int(k) for k in order[: round(fraction * num_clients)])
 
 
 def sample_stragglers(seed: int, round_idx: int, cohort: tuple[int, ...], fraction: float) -> frozenset[int]:

@@ -17,8 +17,9 @@ from fedfeat.errors import ClientError
 from fedfeat.features.preference import Preferences
 from fedfeat.fitting import LocalTrainer, begin_fit, quiet
 from fedfeat.memory import optimizer_tensors, split_memory
+from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network
-from fedfeat.networks import any_batch_norm
+from fedfeat.networks import has_batch_norm
 from fedfeat.seeding import derive_seed
 from fedfeat.tree import is_finite
 from fedfeat.types import Answer, Networks, Scores, Task, Update
@@ -70,7 +71,15 @@ class Worker:
         self.lightning = trainer.build()
         self._modules: OrderedDict[Hashable, ClientModule] = OrderedDict()
         self.module = self._make(None)
-        self.drop_singleton = any_batch_norm(networks, data.num_clients, self.module.model)
+        self.drop_singleton = any([has_batch_norm(module.model) for module in self._kinds()])
+
+    def _kinds(self) -> list[ClientModule]:
+        """Modules of all kinds of networks; what one of them refuses is then refused at the start."""
+        if isinstance(self.module.model, GroupedNetwork):
+            # Parts of it have its kinds of layers, and there may be thousands of them.
+            return [self.module]
+        clients = {self.networks.key(k): k for k in range(self.data.num_clients)}
+        return [self.module_of(k) for k in clients.values()]
 
     def _make(self, key: Hashable) -> ClientModule:
         with torch.random.fork_rng(devices=[]):

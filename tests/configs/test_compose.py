@@ -8,6 +8,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 from omegaconf import OmegaConf
+from presets import tiny_tweets
 
 from fedfeat.rules import check
 from fedfeat.train import CONFIGS
@@ -23,9 +24,11 @@ def options():
 
 
 OPTIONS = options()
+# What presets share is run by them.
 EXPERIMENTS = sorted(
     path.relative_to(CONFIGS / "experiment").with_suffix("").as_posix()
     for path in (CONFIGS / "experiment").rglob("*.yaml")
+    if not path.stem.startswith("base")
 )
 
 
@@ -75,22 +78,30 @@ def accepts_all_names(target, call):
     assert not unknown, f"{call['_target_']} does not take {unknown}"
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_the_mini_form_of_every_experiment_runs_a_round(experiment, cli, tmp_path):
-    """On a few random images of the shape of its data set, since real ones need files; models keep their size."""
-    config = OmegaConf.to_container(composed(f"experiment={experiment}"), resolve=True)
+def random_images(name):
+    """Overrides that put a few random images of the shape of a data set in its place."""
     shapes = {"digits": ([1, 8, 8], 10), "mnist": ([1, 28, 28], 10), "fashion_mnist": ([1, 28, 28], 10),
               "cifar10": ([3, 32, 32], 10), "cifar100": ([3, 32, 32], 100)}  # fmt: skip
-    shape, num_classes = shapes[config["data"]["name"]]
+    shape, num_classes = shapes[name]
+    return [
+        "data=synthetic", f"data.loader.shape={str(shape).replace(' ', '')}",
+        f"data.loader.num_classes={num_classes}", f"data.loader.num_train={max(300, 10 * num_classes)}",
+        f"data.loader.num_test={max(20, 2 * num_classes)}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_mini_form_of_every_experiment_runs_a_round(experiment, cli, tmp_path):
+    """On a few random images or invented tweets, since real data need files; models keep their size."""
+    config = OmegaConf.to_container(composed(f"experiment={experiment}"), resolve=True)
+    name = config["data"]["name"]
     num_clients = min(config["federation"]["num_clients"], 10)
     overrides = [
         f"experiment={experiment}", "scale=mini",
-        "data=synthetic", f"data.loader.shape={str(shape).replace(' ', '')}",
-        f"data.loader.num_classes={num_classes}", f"data.loader.num_train={max(300, 10 * num_classes)}",
-        "data.loader.num_test=20", f"federation.num_clients={num_clients}",
-        f"federation.cohort_size={min(num_clients, 2)}", "federation.fraction=null", "federation.num_rounds=1",
-        "federation.local_epochs=null", "federation.local_steps=1", "federation.batch_size=4",
-        "trainer=cpu", "trainer.num_threads=1", "logger=none",
+        *(tiny_tweets(tmp_path / "tweets") if name == "sent140" else random_images(name)),
+        f"federation.num_clients={num_clients}", f"federation.cohort_size={min(num_clients, 2)}",
+        "federation.fraction=null", "federation.num_rounds=1", "federation.local_epochs=null",
+        "federation.local_steps=1", "federation.batch_size=4", "trainer=cpu", "trainer.num_threads=1", "logger=none",
     ]  # fmt: skip
     outcome = cli(*overrides)
     assert outcome.code == 0, outcome.stderr

@@ -103,6 +103,40 @@ def test_local_epochs_and_rounds_of_the_comparisons_with_fedma():
     assert work("fig9", "fed2") == work("fig4a", "fedavg") == (20, 54)
 
 
+def test_fedma_in_the_comparisons_with_it():
+    """A round is one of vgg9's 9 layers, so passes take 9 rounds; their last layer trains three times as long."""
+
+    def arm(preset, *overrides):
+        config = composed(f"experiment=fed2/{preset}", "algorithm=fedma", *overrides)
+        check(config)
+        optimizer = config["optimizer"]
+        assert (config["model"]["_target_"], config["federation"]["batch_size"]) == (
+            "fedfeat.models.vgg.vgg9",
+            64,
+        )
+        assert (config["federation"]["num_clients"], config["partition"]["alpha"]) == (16, 0.5)
+        assert (optimizer["lr"], optimizer["momentum"]) == (0.01, 0.9)
+        assert config["algorithm"]["client"]["weight_decay"] == 0
+        assert config["algorithm"]["server"]["init"] == "shared"
+        passes, left = divmod(config["federation"]["num_rounds"], 9)
+        assert left == 0
+        return config["federation"]["local_epochs"], passes
+
+    assert arm("fig4a") == arm("fig9") == (20, 6)
+    assert arm("fig4a", "federation.local_epochs=150") == (150, 6)
+    assert arm("fig6_rounds") == (150, 11)
+    budgets = {("fig4b_budget", e): 2000 for e in (10, 20, 50, 100)}
+    budgets |= {("fig7_compute", e): 1000 if e == 1 else 2000 for e in (1, 20, 50, 150)}
+    for (preset, epochs), budget in budgets.items():
+        assert arm(preset, f"federation.local_epochs={epochs}") == (epochs, budget // ((8 + 3) * epochs))
+    for preset in ("fig4a", "fig4b_budget", "fig6_rounds", "fig7_compute", "fig9"):
+        assert "fedma" in axes(SWEEPS[preset])["algorithm"]
+        mini = composed(f"experiment=fed2/{preset}", "algorithm=fedma", "scale=mini")
+        check(mini)
+        assert (mini["federation"]["num_rounds"], mini["federation"]["local_epochs"]) == (18, 1)
+        assert published_numbers(mini) == {}
+
+
 def test_published_numbers_of_the_figures():
     def numbers(preset, algorithm, *overrides):
         return published_numbers(composed(f"experiment=fed2/{preset}", f"algorithm={algorithm}", *overrides))
@@ -115,6 +149,9 @@ def test_published_numbers_of_the_figures():
     assert fig6["global/acc"] == 0.8829
     assert fig6["to_target/0.8829/rounds"] == 40
     assert numbers("fig7_compute", "fed2", "federation.local_epochs=1")["global/acc"] == 0.8996
+    assert numbers("fig6_rounds", "fedma")["global/acc"] == 0.8753
+    assert numbers("fig7_compute", "fedma", "federation.local_epochs=150")["global/acc"] == 0.8753
+    assert "global/acc" not in numbers("fig7_compute", "fedma", "federation.local_epochs=20")
     assert numbers("t1_vgg9", "fed2", "partition.classes_per_client=7") == {}
 
 

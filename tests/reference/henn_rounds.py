@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from harness import NUM_CLASSES, NUM_FEATURES, SIZES, parties
+from plain_cka import cka, kernel_matrix
 from torch.nn import functional
 
 from fedfeat.algorithms.fedavg import FedAvgServer
@@ -137,32 +138,6 @@ def represented(params, x, setting, train=False):
     }[setting.repr_at]  # fmt: skip
 
 
-def kernel_of(a, setting):
-    if setting.kernel == "linear":
-        return a @ a.T
-    m = len(a)
-    squares = (a[:, None] - a[None]).square().sum(2)
-    median = sorted(squares[i, j].item() for i in range(m) for j in range(m) if i != j)[
-        (m * (m - 1) - 1) // 2
-    ]
-    return torch.exp(-squares / (2 * 0.4**2 * median))
-
-
-def hsic(k, other, estimator):
-    m = len(k)
-    if estimator == "biased":
-        centre = torch.eye(m).double() - 1 / m
-        return (k @ centre @ other @ centre).trace() / (m - 1) ** 2
-    k, other = (kernel - kernel.diag().diag() for kernel in (k, other))
-    pairs = (k @ other).trace() + k.sum() * other.sum() / ((m - 1) * (m - 2))
-    return (pairs - 2 / (m - 2) * (k @ other).sum()) / (m * (m - 3))
-
-
-def cka(k, other, estimator):
-    own = hsic(k, k, estimator) * hsic(other, other, estimator)
-    return hsic(k, other, estimator) / own.sqrt()
-
-
 def shared_inputs(data, round_idx):
     chosen = numpy_generator(0, "unlabelled", round_idx).permutation(sum(SIZES))[:RAD]
     return data.dataset.train.inputs[chosen].double()
@@ -171,7 +146,7 @@ def shared_inputs(data, round_idx):
 def mean_kernel(models, rad, setting):
     total = 0
     for params in models:
-        kernel = kernel_of(represented(params, rad, setting), setting)
+        kernel = kernel_matrix(represented(params, rad, setting), setting.kernel)
         if setting.kernel_norm == "fro":
             centre = torch.eye(RAD).double() - 1 / RAD
             kernel = kernel / (centre @ kernel @ centre).norm()
@@ -193,7 +168,7 @@ def reference_client(params, examples, rad, target, eta, setting, address):
                 rows = torch.arange(RAD)
                 if setting.rad_batch:
                     rows = torch.randperm(RAD)[: setting.rad_batch]
-                own = kernel_of(represented(params, rad[rows], setting, train=True), setting)
+                own = kernel_matrix(represented(params, rad[rows], setting, train=True), setting.kernel)
                 loss = loss + eta * (1 - cka(own, target[rows][:, rows], setting.hsic))
             slopes = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
             params = {

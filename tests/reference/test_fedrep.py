@@ -108,7 +108,7 @@ def test_rounds_by_hand(keep, weighting, tmp_path):
 
 
 def test_heads_are_never_sent_and_both_halves_cost_what_they_compute(tmp_path):
-    """Body 4 5 + 5 = 25 numbers. Forward 2 (20 + 15) = 70; a head's gradient 30; a body's 30 through the head and 40."""
+    """Body 4 5 + 5 = 25 numbers. Forward 2 (20 + 15) = 70; then 30 for a head, or 40 + 30 for a body."""
     federation, record = check(tmp_path)
     cohorts = [sample_cohort(0, t, 3, 2) for t in range(ROUNDS)]
     examples = sum(SIZES[k] for cohort in cohorts for k in cohort)

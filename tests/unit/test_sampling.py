@@ -1,8 +1,17 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from fedfeat.errors import ConfigError
-from fedfeat.sampling import cohort_size, sample_cohort, sample_stragglers, straggler_steps
+from fedfeat.sampling import (
+    cohort_size,
+    reduced_clients,
+    sample_cohort,
+    sample_stragglers,
+    straggler_steps,
+    weak_clients,
+)
 from fedfeat.seeding import derive_seed, numpy_generator
 
 
@@ -24,7 +33,7 @@ def test_cohort_size_is_the_size_or_the_floor_of_the_share(clients, size, fracti
 def test_a_cohort_larger_than_the_federation_is_refused():
     with pytest.raises(
         ConfigError,
-        match=r"federation.cohort_size must be at most federation.num_clients \(10\), but it is 11.",
+        match=r"federation.cohort_size must be at most the number of clients that take part \(10\), but it is 11.",
     ):
         cohort_size(10, 11, None)
 
@@ -82,3 +91,33 @@ def test_seeds_differ_with_every_part_of_the_address():
     # A fixed value: a change of the derivation would silently change every published number.
     assert derive_seed(0, "cohort", 1) == 1858723903447637163
     assert numpy_generator(1, "x").integers(1000) == numpy_generator(1, "x").integers(1000)
+
+
+def test_excluded_clients_are_never_drawn_and_the_others_uniformly():
+    excluded = frozenset({0, 3, 4})
+    cohorts = [sample_cohort(1, round_idx, 8, 2, excluded) for round_idx in range(1000)]
+    counts = np.bincount([k for cohort in cohorts for k in cohort], minlength=8)
+    assert set(np.flatnonzero(counts == 0)) == excluded
+    # 400 expected each; five standard deviations of a binomial are 77.
+    assert abs(counts[[1, 2, 5, 6, 7]] - 400).max() < 77
+    assert all(list(cohort) == sorted(set(cohort)) for cohort in cohorts)
+    assert sample_cohort(1, 0, 8, 5, excluded) == (1, 2, 5, 6, 7)
+    assert sample_cohort(1, 4, 8, 2) == sample_cohort(1, 4, 8, 2, frozenset())
+
+
+@pytest.mark.parametrize("draw", [weak_clients, reduced_clients])
+def test_shares_of_the_clients_are_nested(draw):
+    shares = [draw(5, 40, fraction) for fraction in (0.0, 0.2, 0.5, 0.9)]
+    assert [len(share) for share in shares] == [0, 8, 20, 36]
+    assert all(small <= large for small, large in pairwise(shares))
+    assert shares[2] != draw(6, 40, 0.5)
+
+
+def test_weak_clients_and_those_that_lost_data_are_drawn_apart():
+    assert weak_clients(5, 40, 0.5) != reduced_clients(5, 40, 0.5)
+
+
+def test_someone_can_always_run_the_full_network_and_everyone_can_lose_data():
+    assert len(weak_clients(5, 10, 0.99)) == 9
+    assert weak_clients(5, 1, 0.99) == frozenset()
+    assert reduced_clients(5, 10, 1.0) == set(range(10))

@@ -21,7 +21,7 @@ from fedfeat.data.partition_parts import (
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import ClientPixels
 from fedfeat.data.unlabelled import draw_unlabelled
-from fedfeat.sampling import sample_share
+from fedfeat.sampling import reduced_clients
 from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.types import Survey
 
@@ -212,7 +212,7 @@ class FederatedData:
 
     def reduced(self, fraction: float, share: float, seed: int) -> "FederatedData":
         """Give the same data where a random fraction of the clients have only a share of their training examples."""
-        chosen = sample_share(seed, "reduced clients", self.num_clients, fraction)
+        chosen = reduced_clients(seed, self.num_clients, fraction)
         return self._view(train=reduced(self.split.train, chosen, share, seed)) if chosen else self
 
     def pooled(self) -> "FederatedData":
