@@ -133,9 +133,8 @@ def match(clients, draw, how):
             opening = 2 * np.log(how.gamma / len(clients)) - 2 * np.log(m + 1)
             table[:, len(order) + m] = [gain(row, [], how, prior) + opening for row in clients[j]]
         chosen = linear_sum_assignment(-table)[1]
-        labels = [order[column] if column < len(order) else object() for column in chosen]
-        place[j] = labels
-        order += [label for label in labels if label not in order]
+        place[j] = [order[column] if column < len(order) else object() for column in chosen]
+        order += [label for label in place[j] if label not in order]
 
     for j in sorted(range(len(clients)), key=lambda j: -len(clients[j])):
         put(j)
