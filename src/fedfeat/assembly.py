@@ -13,7 +13,7 @@ import hydra
 from omegaconf import DictConfig
 
 from fedfeat import rundir
-from fedfeat.errors import ConfigError, UserError
+from fedfeat.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedfeat.data.federated import FederatedData
@@ -46,6 +46,7 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
         UserError: A part refuses its configuration, or two parts do not fit.
     """
     from fedfeat.checkpoint import CheckpointFolder
+    from fedfeat.compatibility import check_halves, check_turns
     from fedfeat.experiment import Experiment
     from fedfeat.host import keep_freed_memory, set_threads
     from fedfeat.loggers.base import RunInfo
@@ -85,8 +86,8 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     set_threads(trainer.num_threads, module.flops_per_example * batch_size)
     keep_freed_memory()
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
-    _check_halves(module, server, networks, data)
-    _check_turns(module, server, plan, config["algorithm"]["name"], settings)
+    check_halves(module, server, networks, data)
+    check_turns(module, server, plan, config["algorithm"]["name"], settings.keep_optimizer)
     info = RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"])
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
     ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
@@ -221,36 +222,6 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", person
 
 def _with(build: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
     return lambda **more: build(**arguments, **more)
-
-
-def _check_turns(module: Any, server: Any, plan: "Plan", algorithm: str, settings: "WorkerSettings") -> None:
-    if server.needs_everyone and plan.cohort_size < plan.num_clients:
-        rule = f"be null or all {plan.num_clients} clients for algorithm={algorithm}"
-        raise ConfigError.rule("federation.cohort_size", rule, plan.cohort_size)
-    if server.needs_everyone and plan.drop_stragglers and plan.straggler_fraction:
-        rule = f"be partial for algorithm={algorithm}, which needs all clients in every round"
-        raise ConfigError.rule("federation.straggler_policy", rule, "drop")
-    if module.resets_optimizer and settings.keep_optimizer:
-        raise ConfigError.rule("federation.opt_state", f"be reset for algorithm={algorithm}", "keep")
-
-
-def _check_halves(module: Any, server: Any, networks: "Networks", data: "FederatedData") -> None:
-    if module.payload_type is not server.payload_type:
-        raise UserError(
-            f"algorithm/client and algorithm/server must exchange the same payload, but {type(module).__name__} speaks "
-            f"{module.payload_type.__name__} and {type(server).__name__} speaks {server.payload_type.__name__}."
-        )
-    if module.fixed_inputs and data.augmented:
-        raise ConfigError.rule(
-            "algorithm.client.cache_eg", "be false for data that are augmented (data/transform)", True
-        )
-    server.check(module.model)
-    unequal = any(networks.key(k) is not None for k in range(data.num_clients))
-    if unequal and module.shared_keys and not server.accepts_unequal:
-        raise UserError(
-            f"algorithm/server must average unequal networks where clients have them (structure.trim=true or a pool), "
-            f"but {type(server).__name__} cannot."
-        )
 
 
 def _loggers(cfg: DictConfig) -> "list[RoundLogger]":

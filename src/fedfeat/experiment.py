@@ -143,6 +143,10 @@ class Experiment:
 
     def _summary(self, progress: Progress, kept: dict[str, Any]) -> dict[str, Any]:
         reached = kept["to_target"]
+        if self.target_metric is not None and self.target_metric not in kept.get("final", {}):
+            _log.warning(
+                "federation.target_metric should name a metric, but none is called %s.", self.target_metric
+            )
         return {
             "seed": self.plan.seed,
             "algorithm": self.algorithm,
