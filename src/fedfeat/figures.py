@@ -34,6 +34,7 @@ AXIS_LABELS = {
     "global/loss": "global model, loss",
     "global/client_acc_mean": "global model, client accuracy",
     "personal/acc_mean": "personal models, accuracy",
+    "local_pre_agg/acc_mean": "local models after their fits, accuracy",
     "train/loss": "training loss",
 }
 # Decimal prefixes for axes that count; rounds and seconds are written out.
