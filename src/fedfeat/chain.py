@@ -10,7 +10,6 @@ from fedfeat.errors import UserError
 from fedfeat.features.neurons import Layer, gather_inputs, gather_outputs
 from fedfeat.models.network import Network
 
-WeightedLayer = nn.Conv2d | nn.Linear
 _BETWEEN = (nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout, nn.Dropout2d, nn.Flatten)
 """Layers that act on every channel, or every feature, alike."""
 
@@ -48,6 +47,12 @@ def as_params(name: str, layer: Layer) -> dict[str, Tensor]:
     return {f"{name}.weight": layer.weight, **bias}
 
 
+def as_model(names: Sequence[str], layers: Sequence[Layer]) -> dict[str, Tensor]:
+    """Give all layers of a network under their names."""
+    named = (as_params(name, layer) for name, layer in zip(names, layers, strict=True))
+    return {key: tensor for params in named for key, tensor in params.items()}
+
+
 def sliced(
     model: dict[str, Tensor], layers: Sequence[str], assignments: Sequence[Tensor]
 ) -> dict[str, Tensor]:
@@ -58,7 +63,7 @@ def sliced(
         layers: Names of its layers.
         assignments: The client's, of all layers but the last; none where the model has its widths already.
     """
-    params: dict[str, Tensor] = {}
+    own: list[Layer] = []
     for n, name in enumerate(layers):
         layer = layer_of(model, name)
         if n and assignments:
@@ -66,8 +71,8 @@ def sliced(
             layer = layer._replace(weight=gather_inputs(layer.weight, assignments[n - 1], width))
         if n < len(assignments):
             layer = gather_outputs(layer, assignments[n])
-        params |= as_params(name, layer)
-    return params
+        own.append(layer)
+    return as_model(layers, own)
 
 
 def fit_shapes(network: nn.Module, params: dict[str, Tensor]) -> bool:

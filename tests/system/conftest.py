@@ -20,3 +20,19 @@ def finished(cli, small, template, tmp_path) -> Path:
     if not template.exists():
         assert cli(*small, f"hydra.run.dir={template}").code == 0
     return shutil.copytree(template, tmp_path / "run")
+
+
+@pytest.fixture
+def console(capsys):
+    """Run the ``main`` of a console script with some arguments; give exit code, stdout and stderr."""
+
+    def call(main, *arguments):
+        capsys.readouterr()
+        code = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return call

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from functools import partial
 
 import pytest
 import yaml
@@ -53,19 +54,9 @@ def finished(cli, small, kept, tmp_path):
 
 
 @pytest.fixture
-def features(capsys):
+def features(console):
     """Run ``fedfeat-features``; give exit code, stdout and stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = 0
-        try:
-            inspection.main([str(argument) for argument in arguments])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
+    return partial(console, inspection.main)
 
 
 def test_runs_are_compared_and_stay_as_they_are(finished, features, tmp_path):

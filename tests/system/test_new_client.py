@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -52,19 +53,9 @@ def run(cli, kept):
 
 
 @pytest.fixture
-def command(capsys):
+def command(console):
     """Run the script; give exit code, stdout and stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = 0
-        try:
-            new_client.main([str(argument) for argument in arguments])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
+    return partial(console, new_client.main)
 
 
 def sha256(run_dir):

@@ -13,9 +13,10 @@ A pass over the model takes N rounds; until it is complete the server's model is
 take part in every round. A global layer may be wider than any client's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,7 +85,7 @@ class FedMAServer(Server):
     def init(self, model: nn.Module, federation: Federation) -> FedMAState:
         """Start from the common initial model."""
         counts = torch.from_numpy(federation.class_counts.copy())
-        return FedMAState(chain_layers(model), counts, federation.seed, 0, snapshot(model))
+        return FedMAState(hidden_layers(model), counts, federation.seed, 0, snapshot(model))
 
     def broadcast(self, state: FedMAState, client_id: int) -> LayerExchange:
         """Send the layer that was matched last, or at the start of a pass the model in the client's form."""
@@ -108,11 +109,9 @@ class FedMAServer(Server):
         following = state._replace(round_idx=state.round_idx + 1)
         if state.stage < len(state.layers) - 1:
             draw = numpy_generator(state.seed, "matching", state.round_idx)
-            has_bias = layers[0].bias is not None
-            found = match_layer([layer_rows(layer) for layer in layers], draw, self.matching, has_bias)
-            layer = rows_layer(found.rows, layers[0])
+            layer, assignments = match_neurons(layers, draw, self.matching)
             return following._replace(
-                matched=state.matched | as_params(name, layer), pending=(*state.pending, found.assignments)
+                matched=state.matched | as_params(name, layer), pending=(*state.pending, assignments)
             )
         last = mean_by_class(layers, state.class_counts)
         model = state.matched | as_params(name, last)
@@ -144,6 +143,21 @@ def params_of_all(updates: Iterable[Update], num_clients: int) -> list[dict[str,
             f"{len(found)} did."
         )
     return [found[k] for k in sorted(found)]
+
+
+def match_neurons(
+    layers: Sequence[Layer], draw: np.random.Generator, how: BBPMap
+) -> tuple[Layer, Assignments]:
+    """Match one layer of all clients; give the global layer and, for each client, where its neurons went.
+
+    Args:
+        layers: The layer of every client.
+        draw: Draws the order of clients in each sweep.
+        how: Hyperparameters of the matching.
+    """
+    has_bias = layers[0].bias is not None
+    found = match_layer([layer_rows(layer) for layer in layers], draw, how, has_bias)
+    return rows_layer(found.rows, layers[0]), found.assignments
 
 
 def mean_by_class(layers: list[Layer], class_counts: Tensor) -> Layer:

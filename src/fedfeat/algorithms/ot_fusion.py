@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from fedfeat.chain import as_params, chain_layers, layer_of
+from fedfeat.chain import as_model, chain_layers, layer_of
 from fedfeat.client import Weights
 from fedfeat.features.one_shot import ot_align
 from fedfeat.params import WeightedMean, snapshot
@@ -73,9 +73,7 @@ class OTFusionServer(Server):
                 [layer_of(params, name) for name in state.layers]
                 for params in (update.payload.params, anchor)
             )
-            aligned: dict[str, Tensor] = {}
-            for name, layer in zip(state.layers, ot_align(own, other), strict=True):
-                aligned |= as_params(name, layer)
+            aligned = as_model(state.layers, ot_align(own, other))
             mean.add(aligned, update.num_examples if self.weighting == "samples" else 1)
         return state if mean.is_empty else state._replace(model=mean.result())
 

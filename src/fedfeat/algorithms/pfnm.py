@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedfeat.algorithms.fedma import Assignments, hidden_layers, mean_by_class, params_of_all
+from fedfeat.algorithms.fedma import Assignments, hidden_layers, match_neurons, mean_by_class, params_of_all
 from fedfeat.algorithms.fedma_client import take_widths
-from fedfeat.chain import as_params, layer_of, sliced
+from fedfeat.chain import as_model, layer_of, sliced
 from fedfeat.client import ClientModule, Weights
 from fedfeat.errors import UserError
-from fedfeat.features.matching import BBPMap, match_layer
-from fedfeat.features.neurons import Layer, layer_rows, rows_layer, spread_inputs
+from fedfeat.features.matching import BBPMap
+from fedfeat.features.neurons import Layer, spread_inputs
 from fedfeat.features.one_shot import Fused, pfnm
 from fedfeat.params import snapshot
 from fedfeat.seeding import numpy_generator
@@ -112,9 +112,7 @@ class OneShotServer(Server):
         found = self.fuse(
             clients, state.class_counts, numpy_generator(state.seed, "matching", state.round_idx)
         )
-        model: dict[str, Tensor] = {}
-        for name, layer in zip(state.layers, found.layers, strict=True):
-            model |= as_params(name, layer)
+        model = as_model(state.layers, found.layers)
         return state._replace(
             round_idx=state.round_idx + 1, model=model, assignments=tuple(found.assignments)
         )
@@ -154,15 +152,14 @@ class OneShotFedMAServer(OneShotServer):
         current = [layers[0] for layers in clients]
         fused = Fused([], [])
         for depth in range(1, len(clients[0])):
-            has_bias = current[0].bias is not None
-            found = match_layer([layer_rows(layer) for layer in current], draw, self.matching, has_bias)
-            fused.layers.append(rows_layer(found.rows, current[0]))
-            fused.assignments.append(found.assignments)
+            layer, assignments = match_neurons(current, draw, self.matching)
+            fused.layers.append(layer)
+            fused.assignments.append(assignments)
             current = [
                 layers[depth]._replace(
-                    weight=spread_inputs(layers[depth].weight, assignment, len(found.rows))
+                    weight=spread_inputs(layers[depth].weight, assignment, len(layer.weight))
                 )
-                for layers, assignment in zip(clients, found.assignments, strict=True)
+                for layers, assignment in zip(clients, assignments, strict=True)
             ]
         fused.layers.append(mean_by_class(current, class_counts))
         return fused
