@@ -12,6 +12,7 @@ from fedfeat.data import transforms
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition_parts import ClientSplit
+from fedfeat.executors.base import Executor
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.federation import Progress, first_progress, run_rounds
 from fedfeat.fitting import LocalTrainer
@@ -86,7 +87,7 @@ class Parties(NamedTuple):
 
     plan: Plan
     server: Any
-    executor: SerialExecutor
+    executor: Executor
     data: FederatedData
     store: ClientStore
 

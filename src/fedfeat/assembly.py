@@ -85,6 +85,7 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     batch_size = data.largest_batch(federation["batch_size"])
     set_threads(trainer.num_threads, module.flops_per_example * batch_size)
     keep_freed_memory()
+    executor.start()
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
     check_halves(module, server, networks, data)
     check_turns(module, server, plan, config["algorithm"]["name"], settings.keep_optimizer)

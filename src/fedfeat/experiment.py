@@ -15,12 +15,13 @@ from fedfeat.checkpoint import Checkpoint, CheckpointFolder
 from fedfeat.data.federated import FederatedData
 from fedfeat.diagnostics import draw_encodings
 from fedfeat.errors import CheckpointError
-from fedfeat.executors.serial import SerialExecutor
+from fedfeat.executors.base import Executor
 from fedfeat.federation import Progress, first_progress, run_rounds
 from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.plan import Plan
 from fedfeat.rundir import git_commit, main_accuracy, versions
 from fedfeat.server import Server
+from fedfeat.stopping import Stopping
 from fedfeat.store import ClientStore
 from fedfeat.types import Federation, RoundRecord
 
@@ -53,7 +54,7 @@ class Experiment:
     algorithm: str
     plan: Plan
     server: Server
-    executor: SerialExecutor
+    executor: Executor
     data: FederatedData
     store: ClientStore
     checkpoints: CheckpointFolder
@@ -64,7 +65,8 @@ class Experiment:
     is_primary: bool = True
 
     def run(self, stack: ExitStack) -> dict[str, Any]:
-        """Run what is left of the rounds and give the summary; ``stack`` closes the loggers that were started."""
+        """Run what is left of the rounds and give the summary; ``stack`` closes the executor and the loggers."""
+        stack.callback(self.executor.close)
         progress, kept = self._begin()
         began = time.perf_counter() - kept.get("seconds", 0.0)
         resumed = progress.round_idx or None
@@ -73,6 +75,8 @@ class Experiment:
             # An exit and no callback: only exits are told whether an exception ended the run.
             stack.push(partial(_close, logger))
         rounds = run_rounds(self.plan, self.server, self.executor, self.data, self.store, progress)
+        # Processes that share a fit would stop in different rounds.
+        stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1))
         for progress, record in rounds:
             self._note(kept, record)
             for logger in self.loggers:
@@ -80,9 +84,11 @@ class Experiment:
             if record.alignment is not None and self.is_primary:
                 self._draw_alignment(record)
             last = record.round_idx == self.plan.num_rounds
-            if last or (record.round_idx and record.round_idx % self.checkpoint_every == 0):
+            due = last or stopping.requested or record.round_idx % self.checkpoint_every == 0
+            if due and record.round_idx:
                 kept["seconds"] = time.perf_counter() - began
                 self._save(progress, kept)
+            stopping.deliver()
         kept["seconds"] = time.perf_counter() - began
         return self._summary(progress, kept)
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedfeat.data.federated import FederatedData
@@ -17,14 +17,14 @@ from fedfeat.evaluation import (
     summarise_observed,
     turn_metrics,
 )
-from fedfeat.executors.serial import SerialExecutor
+from fedfeat.executors.base import Executor
 from fedfeat.features.preference import Preferences
 from fedfeat.plan import Plan
 from fedfeat.sampling import sample_cohort, sample_stragglers, straggler_steps
 from fedfeat.server import Server
 from fedfeat.store import ClientStore
 from fedfeat.tree import num_bytes
-from fedfeat.types import Answer, RoundRecord, Task, Update
+from fedfeat.types import Answer, RoundRecord, Task, Turns, Update
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def first_progress(state: Any) -> Progress:
 def run_rounds(
     plan: Plan,
     server: Server,
-    executor: SerialExecutor,
+    executor: Executor,
     data: FederatedData,
     store: ClientStore,
     progress: Progress,
@@ -89,7 +89,7 @@ def run_rounds(
 
 class _Loop:
     def __init__(
-        self, plan: Plan, server: Server, executor: SerialExecutor, data: FederatedData, store: ClientStore
+        self, plan: Plan, server: Server, executor: Executor, data: FederatedData, store: ClientStore
     ) -> None:
         self.plan, self.server, self.executor, self.data, self.store = plan, server, executor, data, store
         self.num_examples = data.class_counts.sum(axis=1)
@@ -103,8 +103,8 @@ class _Loop:
         turns: dict[int, dict[str, float]] = {}
         preferences: dict[int, Preferences] = {}
         fitting = [0.0]
-        tasks = self._tasks(progress, cohort, counters)
-        updates = self._updates(round_idx, tasks, counters, turns, preferences, fitting)
+        waiting = self._turns(progress, cohort, counters)
+        updates = self._updates(round_idx, waiting, counters, turns, preferences, fitting)
         state = self.server.aggregate(progress.state, updates)
         counters["time/fit_s"] += fitting[0]
         counters["time/aggregate_s"] += time.perf_counter() - start - fitting[0]
@@ -130,44 +130,57 @@ class _Loop:
             return state
         inputs = self.data.unlabelled(survey, self.plan.seed, round_idx)
         asked = {"none": (), "cohort": cohort, "all": range(self.plan.num_clients)}[survey.answer]
-        tasks = (Task(k, round_idx, None, self.store.get(k)) for k in asked)
+        waiting = Turns(asked, lambda k: Task(k, round_idx, None, self.store.get(k)))
 
         def counted(answers: Iterator[Answer]) -> Iterator[Answer]:
             for answer in answers:
                 counters["compute/flops"] += answer.flops
                 yield answer
 
-        return self.server.hear(state, inputs, counted(self.executor.represent(tasks, inputs)))
+        return self.server.hear(state, inputs, counted(self.executor.represent(waiting, inputs)))
 
-    def _tasks(
-        self, progress: Progress, cohort: tuple[int, ...], counters: dict[str, float]
-    ) -> Iterator[Task]:
+    def _turns(self, progress: Progress, cohort: tuple[int, ...], counters: dict[str, float]) -> Turns:
         plan, round_idx = self.plan, progress.round_idx
         stragglers = sample_stragglers(plan.seed, round_idx, cohort, plan.straggler_fraction)
-        for client_id in cohort:
+        evaluate = plan.evaluate_local and plan.evaluates(round_idx + 1)
+        num_steps = {k: self._num_steps(round_idx, k, k in stragglers) for k in cohort}
+
+        def sent(client_id: int) -> Any:
             payload = self.server.broadcast(progress.state, client_id)
             counters["comm/down_bytes"] += num_bytes(payload)
-            if client_id in stragglers and plan.drop_stragglers:
-                continue
-            num_examples = self.data.num_examples(client_id)
-            task = plan.task(round_idx, client_id, num_examples, payload, self.store.get(client_id))
-            num_steps = task.num_steps
-            if client_id in stragglers:
-                per_epoch = plan.steps_per_epoch(num_examples)
-                num_steps = straggler_steps(plan.seed, round_idx, client_id, num_steps, per_epoch)
-            evaluate = plan.evaluate_local and plan.evaluates(round_idx + 1)
-            yield task._replace(num_steps=num_steps, evaluate=evaluate, probe=plan.probes(round_idx + 1))
+            return payload
+
+        def make(client_id: int) -> Task:
+            payload, memory = sent(client_id), self.store.get(client_id)
+            task = plan.task(round_idx, client_id, num_steps[client_id], payload, memory)
+            return task._replace(evaluate=evaluate, probe=plan.probes(round_idx + 1))
+
+        for left_out in (k for k in cohort if not num_steps[k]):
+            sent(left_out)
+        costs = {k: float(steps) for k, steps in num_steps.items() if steps}
+        return Turns(list(costs), make, list(costs.values()))
+
+    def _num_steps(self, round_idx: int, client_id: int, straggles: bool) -> int:
+        """Give the optimizer steps of a client's turn; 0 for a straggler that is left out."""
+        plan, num_examples = self.plan, self.data.num_examples(client_id)
+        num_steps = plan.full_steps(num_examples)
+        if not straggles:
+            return num_steps
+        if plan.drop_stragglers:
+            return 0
+        per_epoch = plan.steps_per_epoch(num_examples)
+        return straggler_steps(plan.seed, round_idx, client_id, num_steps, per_epoch)
 
     def _updates(
         self,
         round_idx: int,
-        tasks: Iterator[Task],
+        waiting: Turns,
         counters: dict[str, float],
         turns: dict[int, dict[str, float]],
         preferences: dict[int, Preferences],
         fitting: list[float],
     ) -> Iterator[Update]:
-        results = self.executor.fit(tasks)
+        results = self.executor.fit(waiting)
         while True:
             start = time.perf_counter()
             found = next(results, None)
@@ -222,21 +235,24 @@ class _Loop:
         counters["time/evaluate_s"] += time.perf_counter() - start
         return Evaluation(metrics, rows, observed)
 
-    def _own_scores(self, state: Any, clients: Iterable[int]) -> dict[int, dict[str, float]]:
+    def _own_scores(self, state: Any, clients: Sequence[int]) -> dict[int, dict[str, float]]:
         """Score clients' own models as they are."""
-        asked = list(clients)
-        tasks = (Task(k, 0, self.server.broadcast(state, k), self.store.get(k)) for k in asked)
-        return dict(zip(asked, self.executor.evaluate(tasks), strict=True))
+        waiting = Turns(clients, lambda k: Task(k, 0, self.server.broadcast(state, k), self.store.get(k)))
+        return dict(zip(clients, self.executor.evaluate(waiting), strict=True))
 
     def _final_scores(self, state: Any) -> dict[int, dict[str, float]]:
         """Score every client after one more fit from what it would receive; nothing of it is kept or counted."""
         plan = self.plan
         able = tuple(k for k in range(plan.num_clients) if k not in plan.excluded)
         state = self._surveyed(state, plan.num_rounds, able, dict.fromkeys(_COUNTERS, 0.0))
-        tasks = (
-            plan.final_task(k, self.data.num_examples(k), self.server.broadcast(state, k), self.store.get(k))
-            for k in able
-        )
-        updates = (self._survived(result) for result in self.executor.fit(tasks))
+        num_steps = {k: plan.final_steps(self.data.num_examples(k)) for k in able}
+
+        def make(client_id: int) -> Task:
+            payload, memory = self.server.broadcast(state, client_id), self.store.get(client_id)
+            task = plan.task(plan.num_rounds, client_id, num_steps[client_id], payload, memory)
+            return task._replace(evaluate=True)
+
+        waiting = Turns(able, make, [float(steps) for steps in num_steps.values()])
+        updates = (self._survived(result) for result in self.executor.fit(waiting))
         found = {update.client_id: update.metrics for update in updates if update is not None}
         return found | self._own_scores(state, sorted(plan.excluded))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedfeat.diagnostics import Alignment
     from fedfeat.experiment import Experiment
     from fedfeat.features.preference import Preferences
+    from fedfeat.types import Turns
 
 
 class Inspection(NamedTuple):
@@ -66,7 +67,7 @@ def inspect(run_dir: Path, round_idx: int | None = None, **probe: Any) -> Inspec
     experiment.store.restore(checkpoint.manifest)
     worker, measured = experiment.executor.worker, {}
     assert worker.probe is not None
-    for result in experiment.executor.fit(_tasks(experiment, checkpoint)):
+    for result in experiment.executor.fit(_turns(experiment, checkpoint)):
         if isinstance(result, Exception):
             raise result
         measured[result.client_id] = result.preferences
@@ -94,12 +95,18 @@ def _num_shared(network: Any, layers: Sequence[str]) -> int:
     return next(split, len(layers))
 
 
-def _tasks(experiment: "Experiment", checkpoint: Any) -> Any:
+def _turns(experiment: "Experiment", checkpoint: Any) -> "Turns":
+    from fedfeat.types import Turns
+
     plan, data = experiment.plan, experiment.data
-    for k in range(plan.num_clients):
-        payload, memory = experiment.server.broadcast(checkpoint.server_state, k), experiment.store.get(k)
-        task = plan.task(checkpoint.round_idx, k, data.num_examples(k), payload, memory)
-        yield task._replace(probe=True)
+
+    def make(client_id: int) -> Any:
+        payload = experiment.server.broadcast(checkpoint.server_state, client_id)
+        num_steps = plan.full_steps(data.num_examples(client_id))
+        memory = experiment.store.get(client_id)
+        return plan.task(checkpoint.round_idx, client_id, num_steps, payload, memory)._replace(probe=True)
+
+    return Turns(range(plan.num_clients), make)
 
 
 def by_name(found: Sequence[Inspection]) -> dict[str, Inspection]:

@@ -57,25 +57,18 @@ class Plan:
     drop_singleton: bool = False
     world_size: int = 1
 
-    def task(self, round_idx: int, client_id: int, num_examples: int, payload: Any, memory: Any) -> Task:
-        """Make the full work of one client in the round that follows ``round_idx`` rounds.
+    def task(self, round_idx: int, client_id: int, num_steps: int, payload: Any, memory: Any) -> Task:
+        """Make the work of one client in the round that follows ``round_idx`` rounds.
 
         Args:
             round_idx: Finished rounds; from the last round on, the learning rate is that of the last round.
             client_id: The client.
-            num_examples: Its training examples.
+            num_steps: Its optimizer steps.
             payload: What the server sends it.
             memory: What it kept from its last turn, or None.
         """
-        num_steps = self.num_steps(self.steps_per_epoch(num_examples))
         factor = self.lr_factor(min(round_idx, self.num_rounds - 1), self.num_rounds)
         return Task(client_id, round_idx, payload, memory, num_steps, factor)
-
-    def final_task(self, client_id: int, num_examples: int, payload: Any, memory: Any) -> Task:
-        """Make the work of one client after the last round, see `task`."""
-        num_steps = max(round((self.final_epochs or 0) * self.steps_per_epoch(num_examples)), 1)
-        task = self.task(self.num_rounds, client_id, num_examples, payload, memory)
-        return task._replace(num_steps=num_steps, evaluate=True)
 
     def ends(self, round_idx: int) -> bool:
         """Whether ``round_idx`` rounds are all, and everyone trains once more."""
@@ -86,11 +79,15 @@ class Plan:
         size, kept = cut(num_examples, self.batch_size, self.drop_singleton, self.world_size)
         return max(math.ceil(kept / size), 1)
 
-    def num_steps(self, steps_per_epoch: int) -> int:
-        """Optimizer steps of one client's full work."""
+    def full_steps(self, num_examples: int) -> int:
+        """Optimizer steps of the full work of a client with so many training examples."""
         if self.local_steps is not None:
             return self.local_steps
-        return max(round((self.local_epochs or 1) * steps_per_epoch), 1)
+        return max(round((self.local_epochs or 1) * self.steps_per_epoch(num_examples)), 1)
+
+    def final_steps(self, num_examples: int) -> int:
+        """Optimizer steps of a client's fit after the last round."""
+        return max(round((self.final_epochs or 0) * self.steps_per_epoch(num_examples)), 1)
 
     def evaluates(self, round_idx: int) -> bool:
         """Whether the model after ``round_idx`` rounds is evaluated."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     import numpy as np
     from torch import Tensor
@@ -68,6 +69,33 @@ class Task(NamedTuple):
     lr_factor: float = 1.0
     evaluate: bool = False
     probe: bool = False
+
+
+class Turns(Sequence[Task]):
+    """The tasks of a job in cohort order, each made when it is asked for.
+
+    So the payloads and memories of a cohort are never held at once, and an executor may ask in the order that suits
+    it. It asks for each task once, for what is sent is counted when a task is made.
+
+    Args:
+        clients: Ids of the clients.
+        make: Makes a client's task.
+        costs: Relative work of each client, for schedules; equal where not given.
+    """
+
+    def __init__(
+        self, clients: Sequence[int], make: Callable[[int], Task], costs: Sequence[float] | None = None
+    ) -> None:
+        self.clients, self.costs = list(clients), [1.0] * len(clients) if costs is None else list(costs)
+        self._make = make
+
+    def __len__(self) -> int:
+        """Give the number of tasks."""
+        return len(self.clients)
+
+    def __getitem__(self, position: Any) -> Any:
+        """Make the task at a position."""
+        return self._make(self.clients[position])
 
 
 class Survey(NamedTuple):

@@ -87,7 +87,7 @@ def test_a_state_is_never_changed_in_place(client, tmp_path):
     state = federation.start().state
     before = tree.clone(state)
     payload = server.broadcast(state, 0)
-    updates = list(executor.fit(Task(k, 0, server.broadcast(state, k), None, 2) for k in range(3)))
+    updates = list(executor.fit([Task(k, 0, server.broadcast(state, k), None, 2) for k in range(3)]))
     assert tree.sha256(state) == tree.sha256(before)
     assert tree.sha256(payload) == tree.sha256(server.broadcast(before, 0))
     uploads = tree.clone([update.payload for update in updates])
@@ -148,7 +148,7 @@ def test_skipped_updates_never_reach_the_average(value, tmp_path, caplog):
     healthy = parties(tmp_path / "b", data=data, server=server)
     state = healthy.start().state
     for round_idx in range(2):
-        tasks = (Task(k, round_idx, server.broadcast(state, k), None, 1) for k in (0, 2))
+        tasks = [Task(k, round_idx, server.broadcast(state, k), None, 1) for k in (0, 2)]
         state = server.aggregate(state, healthy.executor.fit(tasks))
     assert tree.sha256(found[-1].state) == tree.sha256(state)
     assert uploads == 2 * 2 * 15 * 4

@@ -31,7 +31,7 @@ def plan(**arguments):
     [(1, None, 5), (0.5, None, 2), (0.05, None, 1), (2.5, None, 12), (None, 7, 7)],
 )
 def test_local_work_in_steps(epochs, steps, expected):
-    assert plan(local_epochs=epochs, local_steps=steps).num_steps(5) == expected
+    assert plan(local_epochs=epochs, local_steps=steps, batch_size=2).full_steps(9) == expected
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 2, 3, 8])
@@ -50,14 +50,18 @@ def test_the_plan_knows_the_batches_that_a_worker_makes(batch_size, normed, tmp_
 
 
 @pytest.mark.parametrize(("round_idx", "factor"), [(0, 1.0), (9, 10.0), (10, 10.0), (12, 10.0)])
-def test_a_task_is_the_full_work_at_the_rate_of_its_round(round_idx, factor):
+def test_a_task_has_the_rate_of_its_round(round_idx, factor):
+    full = plan(lr_factor=lambda round_idx, _: 1.0 + round_idx)
+    assert full.task(round_idx, 1, 15, "payload", None) == Task(1, round_idx, "payload", None, 15, factor)
+
+
+def test_the_full_work_of_a_client():
     """9 examples in batches of 2 are 5 steps, and without the single one at the end 4."""
-    full = plan(local_epochs=3, batch_size=2, lr_factor=lambda round_idx, _: 1.0 + round_idx)
-    assert full.task(round_idx, 1, 9, "payload", None) == Task(1, round_idx, "payload", None, 15, factor)
-    assert replace(full, drop_singleton=True).task(round_idx, 1, 9, None, None).num_steps == 12
+    full = plan(local_epochs=3, batch_size=2)
+    assert full.full_steps(9) == 15
+    assert replace(full, drop_singleton=True).full_steps(9) == 12
     # Two processes: a batch of 3 would leave one of them a single example.
-    shared = replace(full, batch_size=4, drop_singleton=True, world_size=2)
-    assert shared.task(round_idx, 1, 11, None, None).num_steps == 6
+    assert replace(full, batch_size=4, drop_singleton=True, world_size=2).full_steps(11) == 6
 
 
 def test_every_few_rounds_and_the_last_are_evaluated():

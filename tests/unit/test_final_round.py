@@ -164,8 +164,7 @@ def test_work_after_the_last_round_by_hand(tmp_path):
     """8 examples in batches of 3 are 3 steps an epoch: 2 epochs 6 steps, half a one 2, a tenth still one."""
     plan = parties(tmp_path, batch_size=3, num_rounds=5, lr_factor=lambda r, n: 1 / (1 + r)).plan
     for epochs, steps in ((2, 6), (0.5, 2), (0.1, 1)):
-        task = type(plan)(**{**vars(plan), "final_epochs": epochs}).final_task(2, 8, "payload", None)
-        assert (task.num_steps, task.round_idx, task.evaluate) == (steps, 5, True)
-        assert task.lr_factor == 1 / 5  # of the last round
+        assert type(plan)(**{**vars(plan), "final_epochs": epochs}).final_steps(8) == steps
+    assert plan.task(5, 2, 6, "payload", None).lr_factor == 1 / 5  # of the last round
     assert not plan.ends(5)
     assert [type(plan)(**{**vars(plan), "final_epochs": 1}).ends(r) for r in (4, 5)] == [False, True]
