@@ -116,13 +116,14 @@ def parties(
     momentum: float = 0.0,
     batch_size: int | None = None,
     keep_optimizer: bool = False,
+    build_executor: Any = SerialExecutor,
     ram_budget: int = 2**20,
     **plan: Any,
 ) -> Parties:
     """Build a federation; further arguments are those of `Plan`."""
     data = make_data() if data is None else data
     optimizer = partial(torch.optim.SGD, lr=lr, momentum=momentum)
-    executor = SerialExecutor(
+    executor = build_executor(
         lambda: Worker(
             data,
             networks or OneNetwork(build_model),

@@ -93,6 +93,8 @@ RULES = (
     Rule("trainer.deterministic", _BOOL),
     Rule("trainer.channels_last", _BOOL),
     Rule("trainer.compile", _BOOL),
+    Rule("executor.num_processes", integer(1), optional=True),
+    Rule("executor.window", integer(1), optional=True),
     Rule("partition.alpha", _POSITIVE, optional=True),
     Rule("partition.power", _POSITIVE, optional=True),
     Rule("partition.classes_per_client", integer(1)),

@@ -63,6 +63,8 @@ REFUSED = [
     ("trainer.deterministic", "warn", "true or false"),
     ("trainer.channels_last", None, "true or false"),
     ("trainer.compile", "false", "true or false"),
+    ("executor.num_processes", 0, "an integer of at least 1"),
+    ("executor.window", 0, "an integer of at least 1"),
     ("partition.alpha", 0, "in (0, inf)"),
     ("partition.power", -1.0, "in (0, inf)"),
     ("partition.classes_per_client", 0, "an integer of at least 1"),

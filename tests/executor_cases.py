@@ -1,0 +1,85 @@
+"""Every algorithm in a setting of its own, run by any executor: the suite that all executors pass."""
+
+import tempfile
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from fedfeat.assembly import build_experiment
+from fedfeat.choices import CONFIGS
+
+BASE = [
+    "data=synthetic", "data.loader.shape=[1,4,4]", "data.loader.num_classes=4", "data.loader.num_train=60",
+    "data.loader.num_test=24", "data.loader.signal=0.3", "partition=quantity_skew", "partition.min_size=5",
+    "model=mlp", "model.hidden=[8,6]", "optimizer.lr=0.1", "optimizer.momentum=0.5", "federation.num_clients=5",
+    "federation.num_rounds=3", "federation.batch_size=4", "federation.local_epochs=2",
+    "federation.checkpoint_every=100", "trainer=cpu", "trainer.num_threads=1",
+]  # fmt: skip
+HENN = ["algorithm.server.rad_size=12", "algorithm.client.rad_batch=6", "federation.final_epochs=1"]
+GROUPS = ["structure.depth=1", "partition=n_classes", "partition.classes_per_client=2", "~partition.min_size"]
+IMAGES = ["data.loader.shape=[1,8,8]", "model=digits_cnn", "~model.hidden"]
+
+CASES = {
+    "fedavg": ["algorithm=fedavg", "federation.cohort_size=3", "model.dropout=0.3"],
+    "fedavg_kept_momentum": ["algorithm=fedavg", "federation.opt_state=keep"],
+    "fedavg_stragglers": ["algorithm=fedavg", "federation.straggler_fraction=0.5"],
+    "fedavg_augmented": [
+        "algorithm=fedavg",
+        "data/transform=cifar_fedma",
+        *IMAGES,
+        "data.loader.shape=[3,8,8]",
+    ],
+    "fedavg_adam": ["algorithm=fedavg", "optimizer=adam", "optimizer.lr=0.01", "~optimizer.momentum"],
+    "fedprox": ["algorithm=fedprox", "algorithm.client.mu=0.5"],
+    "restricted": ["algorithm=fedavg_restricted"],
+    "personal_head": ["algorithm=fedavg", "algorithm.client.personal=[last]", "federation.ram_budget_mb=0"],
+    "local": ["algorithm=local"],
+    "fed2": ["algorithm=fed2", *GROUPS],
+    "psi_net": ["algorithm=psi_net", *GROUPS],
+    "fedfusion": ["algorithm=fedfusion_conv", "federation.evaluate_local=true", *IMAGES],
+    "fedrep": ["algorithm=fedrep", "algorithm.client.head_epochs=1"],
+    "fedhenn": ["algorithm=fedhenn", *HENN],
+    "fedhenn_hetero": ["algorithm=fedhenn_hetero", *HENN, "algorithm.client.rad_batch=null"],
+    "fedma": ["algorithm=fedma", "federation.num_rounds=4", "optimizer.momentum=0"],
+    "pfnm": ["algorithm=pfnm", "federation.num_rounds=1"],
+    "ot_fusion": ["algorithm=ot_fusion", "federation.num_rounds=1"],
+}
+
+
+_SPLITS = tempfile.mkdtemp(prefix="splits-")
+
+
+@cache
+def serial(name: str):
+    """What `run` gives of a case in one process, the reference."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run(Path(folder), CASES[name], "serial")
+
+
+def run(folder: Path, overrides: list[str], executor: str, *more: str):
+    """Run a case in a folder; give its summary, less what a clock makes of it, and its weights' digest."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        places = [f"paths.root={folder}", f"paths.cache={_SPLITS}"]
+        cfg = compose("train", [*merged(overrides), f"executor={executor}", *places, *more])
+    folder.mkdir(parents=True, exist_ok=True)
+    experiment = build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
+    with ExitStack() as stack:
+        summary = experiment.run(stack)
+    final = {name: value for name, value in summary["final"].items() if not name.startswith("time/")}
+    return summary["weights_sha256"], final
+
+
+def merged(overrides: list[str]) -> list[str]:
+    """The base's overrides with a case's, of which the last one of a key counts; ``~key`` takes it away."""
+    found: dict[str, str] = {}
+    for override in [*BASE, *overrides]:
+        if override.startswith("~"):
+            found.pop(override[1:], None)
+        else:
+            found[override.partition("=")[0]] = override
+    return list(found.values())

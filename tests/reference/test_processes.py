@@ -1,0 +1,201 @@
+"""Turns in several processes: the weights of one process bit for bit, also where one of them dies."""
+
+import os
+import signal
+import time
+from functools import partial
+
+import pytest
+import torch
+from executor_cases import CASES, run, serial
+from harness import make_data, parties
+
+from fedfeat import tree
+from fedfeat.client import ClientModule
+from fedfeat.errors import ClientError, ConfigError
+from fedfeat.executors.processes import ProcessExecutor
+from fedfeat.executors.serial import SerialExecutor
+
+SIZES = (3, 5, 8, 4, 6, 9, 2)
+
+
+@pytest.fixture
+def federation(tmp_path):
+    """Build a federation in several processes, ended with the test."""
+    made = []
+
+    def build(name="processes", processes=3, **arguments):
+        executor = partial(ProcessExecutor, num_processes=processes) if processes else SerialExecutor
+        found = parties(
+            tmp_path / name, data=make_data(SIZES), batch_size=2, build_executor=executor, **arguments
+        )
+        found.executor.start()
+        made.append(found.executor)
+        return found
+
+    yield build
+    for executor in made:
+        executor.close()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_algorithm_has_the_weights_and_metrics_of_one_process(name, tmp_path):
+    found = run(tmp_path, CASES[name], "processes", "executor.num_processes=2")
+    assert found == serial(name)
+
+
+@pytest.mark.parametrize(("processes", "window"), [(1, None), (4, None), (3, 1), (3, 2)])
+def test_neither_the_number_of_processes_nor_the_window_matters(processes, window, tmp_path):
+    settings = [f"executor.num_processes={processes}", f"executor.window={window or 'null'}"]
+    assert run(tmp_path, CASES["fedavg"], "processes", *settings) == serial("fedavg")
+
+
+def test_the_suite_trains(tmp_path):
+    """A case whose weights stayed what they were would agree with everything."""
+    trained = serial("fedavg")[0]
+    untrained = run(tmp_path / "b", CASES["fedavg"], "serial", "federation.num_rounds=0")[0]
+    other = run(tmp_path / "c", CASES["fedavg"], "serial", "seed=1")[0]
+    assert len({trained, untrained, other}) == 3
+
+
+class _Dying(ClientModule):
+    """Client 4 ends its process the first time, unless that is the one in which the test runs."""
+
+    home = os.getpid()
+    mark = None
+
+    def on_train_start(self):
+        torch.nn.init.constant_(
+            self.model.head.fc1.linear.bias, 0.25
+        )  # a fit under way has changed something
+        if os.getpid() != self.home and self.mark is not None and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_turns_of_a_process_that_is_killed_run_again(federation, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(_Dying, "home", os.getpid())
+    expected = federation("serial", processes=0, client=_Dying).run()[0][-1]
+    monkeypatch.setattr(_Dying, "mark", tmp_path / "killed")
+    killed = federation(client=_Dying)
+    found = killed.run()[0][-1]
+    assert (tmp_path / "killed").exists()
+    assert "has died" in caplog.text
+    assert len(killed.executor._children) == 1
+    assert tree.sha256(found.state) == tree.sha256(expected.state)
+    assert found.counters["comm/down_bytes"] == expected.counters["comm/down_bytes"]
+
+
+def test_without_any_other_process_left_this_one_does_everything(federation, caplog):
+    expected = federation("serial", processes=0).run()[0][-1]
+    alone = federation()
+    for child in alone.executor._children:
+        os.kill(child.pid, signal.SIGKILL)
+    assert tree.sha256(alone.run()[0][-1].state) == tree.sha256(expected.state)
+    assert alone.executor._children == []
+
+
+class _Failing(ClientModule):
+    """Client 5, the one of 9 examples, cannot be fitted."""
+
+    def on_train_start(self):
+        if len(self.trainer.train_dataloader) == 5:
+            raise RuntimeError("no luck\nand more of it")
+
+
+def test_a_client_that_fails_stops_the_run_with_the_sentence_of_one_process(federation):
+    sentences = []
+    for processes in (0, 3):
+        with pytest.raises(ClientError) as caught:
+            federation(str(processes), processes, client=_Failing).run()
+        sentences.append(str(caught.value))
+    assert sentences[0] == sentences[1]
+    assert "Client 5 failed in round 1" in sentences[0]
+    assert "RuntimeError: no luck." in sentences[0]
+
+
+def test_a_client_that_fails_elsewhere_keeps_its_stack_trace(federation):
+    executor = federation(client=_Failing, processes=2).executor
+    child = executor._children[0]
+    assert child is not None
+    with pytest.raises(ClientError) as caught:
+        # This process takes the first of equal turns itself and gives the next away.
+        list(_fits(executor, [5, 5, 5]))
+    notes = "".join(getattr(caught.value, "__notes__", []))
+    assert not notes or "on_train_start" in notes
+
+
+def _fits(executor, clients):
+    from fedfeat.client import Weights
+    from fedfeat.params import snapshot
+    from fedfeat.types import Task
+
+    payload = Weights(snapshot(executor.worker.module.model))
+    for result in executor.fit([Task(k, 0, payload, None, 2) for k in clients]):
+        if isinstance(result, ClientError):
+            raise result
+        yield result
+
+
+def test_failed_clients_can_be_skipped(federation):
+    states = [federation(str(n), n, client=_Failing, skip_failed=True).run()[0][-1].state for n in (0, 3)]
+    assert tree.sha256(states[0]) == tree.sha256(states[1])
+
+
+def test_a_job_that_was_given_up_leaves_nothing_in_the_next(federation):
+    federated = federation(client=_Failing, cohort_size=7)
+    with pytest.raises(ClientError):
+        federated.run()
+    # What the children were still doing belongs to no later job.
+    assert [update.client_id for update in _fits(federated.executor, [0, 1, 2, 3])] == [0, 1, 2, 3]
+
+
+def test_closing_ends_the_processes(federation):
+    executor = federation().executor
+    pids = [child.pid for child in executor._children]
+    assert len(pids) == 2
+    executor.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_children_die_with_their_parent(federation):
+    """Of a parent that is killed nothing stays behind that holds its files."""
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if not parent:
+        executor = federation("forked", processes=2).executor
+        os.write(writing, str(executor._children[0].pid).encode())
+        time.sleep(60)
+        os._exit(0)
+    child = int(os.read(reading, 20))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    deadline = time.monotonic() + 10
+    while _alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(child)
+
+
+def _alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        (
+            "trainer.num_threads=2",
+            "trainer.num_threads must be 1 or null for executor=processes, but it is 2.",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_refused(override, sentence, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        run(tmp_path, CASES["fedavg"], "processes", override)
+    assert str(caught.value) == sentence

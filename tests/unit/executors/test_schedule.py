@@ -1,0 +1,74 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedfeat.executors.schedule import Window
+
+
+def started(window, count):
+    return [window.next() for _ in range(count)]
+
+
+def test_the_longest_starts_first_and_the_earlier_of_equals():
+    assert started(Window([1.0, 5.0, 2.0, 5.0], 4), 5) == [1, 3, 2, 0, None]
+
+
+def test_nothing_starts_beyond_the_window():
+    """Of 5 turns, 3 from the oldest unfinished one on: the long one at the end has to wait for the first two."""
+    window = Window([1.0, 1.0, 2.0, 1.0, 9.0], 3)
+    assert started(window, 4) == [2, 0, 1, None]
+    window.put(2, "c")
+    assert list(window.ready()) == []
+    assert window.next() is None
+    window.put(0, "a")
+    assert list(window.ready()) == ["a"]
+    assert started(window, 2) == [3, None]
+    window.put(1, "b")
+    assert list(window.ready()) == ["b", "c"]
+    assert window.next() == 4
+
+
+def test_a_window_without_turns_is_done():
+    window = Window([], 2)
+    assert window.done
+    assert window.next() is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    costs=st.lists(st.floats(0, 10), max_size=12),
+    size=st.integers(1, 6),
+    workers=st.integers(1, 4),
+    data=st.data(),
+)
+def test_every_turn_starts_once_and_comes_out_in_order_whatever_finishes_first(costs, size, workers, data):
+    window, running, seen, out = Window(costs, size), [], [], []
+    while not window.done:
+        while len(running) < workers and (turn := window.next()) is not None:
+            running.append(turn)
+            seen.append(turn)
+        finished = running.pop(data.draw(st.integers(0, len(running) - 1)))
+        window.put(finished, finished)
+        out += window.ready()
+        assert len(window._results) < size
+    assert out == list(range(len(costs)))
+    assert sorted(seen) == out
+
+
+def test_a_result_is_handed_out_once():
+    window = Window([1.0], 1)
+    window.put(window.next(), "a")
+    assert list(window.ready()) == ["a"]
+    assert list(window.ready()) == []
+    assert window.done
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_longest_first_ends_earlier_than_cohort_order(workers):
+    """Four short turns and one as long as all of them: started last, it would double the round."""
+    costs = [1.0, 1.0, 1.0, 1.0, 4.0]
+    window, busy = Window(costs, 5), [0.0] * workers
+    while (turn := window.next()) is not None:
+        free = busy.index(min(busy))
+        busy[free] += costs[turn]
+    assert max(busy) == max(sum(costs) / workers, 4.0)
