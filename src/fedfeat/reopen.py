@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from fedfeat.experiment import Experiment
 
 
+# Wherever the run's turns ran, what is looked at afterwards is done here.
+_SERIAL = {"_target_": "fedfeat.executors.serial.SerialExecutor", "_partial_": True}
+
+
 def reopen(
     run_dir: Path, round_idx: int | None = None, **groups: dict[str, Any]
 ) -> "tuple[Experiment, Checkpoint]":
-    """Build the experiment of a run again and load a checkpoint.
+    """Build the experiment of a run again, with the serial executor, and load a checkpoint.
 
     Args:
         run_dir: Directory of the run.
@@ -37,7 +41,7 @@ def reopen(
         raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
     cfg = OmegaConf.load(path)
     assert isinstance(cfg, DictConfig)
-    for name, group in groups.items():
+    for name, group in {"executor": _SERIAL, **groups}.items():
         cfg[name] = group
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     check(config)
