@@ -1,5 +1,6 @@
 """The options of the configuration's groups, and whether the command line gives names where it chooses one."""
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,21 @@ def check_choices(arguments: Sequence[str]) -> None:
     """
     for override in _overrides(arguments):
         group = override.key_or_group
+        if (
+            group == "hydra/launcher"
+            and str(override.value()).startswith("submitit_")
+            and not _has_submitit()
+        ):
+            rule = "be basic where the extra slurm is not installed (uv sync --extra slurm)"
+            raise ConfigError.rule(group, rule, override.value())
         if not override.is_delete() and options(group):
             for choice in _choices(override.value()):
                 if choice is None or isinstance(choice, int | float):
                     raise ConfigError.rule(group, f"be one of {', '.join(options(group))}", choice)
+
+
+def _has_submitit() -> bool:
+    return importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is not None
 
 
 def _overrides(arguments: Sequence[str]) -> Iterator[Override]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning.loops import _FitLoop, _TrainingEpochLoop
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
@@ -62,9 +63,15 @@ class LocalTrainer:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
     def build(self) -> pl.Trainer:
-        """Build the Trainer of a worker; `begin_fit` readies it for every fit."""
+        """Build the Trainer of a worker; `begin_fit` readies it for every fit.
+
+        A fit on one device is a cluster of its own, however this process was started: Lightning would take a SLURM
+        job's tasks for its ranks and requeue the job from within a fit. Signals are the run's (`signals.Stopping`).
+        """
+        alone = self.devices in (1, "1") and self.strategy == "auto"
+        environment = {"plugins": LightningEnvironment()} if alone else {}
         with quiet():
-            return pl.Trainer(
+            trainer = pl.Trainer(
                 accelerator=self.accelerator,
                 devices=self.devices,
                 strategy=self.strategy,
@@ -79,8 +86,11 @@ class LocalTrainer:
                 enable_model_summary=False,
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
-                **self.extra,
+                **(environment | self.extra),
             )
+        if trainer.world_size == 1:
+            trainer._signal_connector.register_signal_handlers = _leave_signals  # type: ignore[method-assign]
+        return trainer
 
     def device(self) -> torch.device:
         """Device on which data live and models are evaluated.
@@ -102,6 +112,10 @@ class LocalTrainer:
         return torch.autocast(device.type, dtype=dtypes.get(self.precision), enabled=self.precision in dtypes)
 
 
+def _leave_signals() -> None:
+    """Stand in for Lightning's registration, of SIGTERM above all, which would end a run in the middle of a round."""
+
+
 def begin_fit(trainer: pl.Trainer, num_steps: int, steps_per_epoch: int) -> None:
     """Ready a Trainer for one more fit: as many epochs as ``num_steps`` need, the last one cut short.
 
@@ -117,6 +131,8 @@ def quiet() -> Iterator[None]:
     """Hide what Lightning would say again at every local fit and a user can do nothing about."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*available but not used.*")
+        # Of a machine with SLURM, where nobody has to use it.
+        warnings.filterwarnings("ignore", message="The `srun` command is available on your system.*")
         # A frozen extractor is in eval mode on purpose.
         warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
         # Lightning's use of torch's tree utilities, deprecated in newer torch.

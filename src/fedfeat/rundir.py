@@ -19,7 +19,21 @@ from fedfeat.files import atomic_write_text
 # Where a run is stored, shown or executed does not change its numbers, so these do not tell two experiments apart.
 _NEUTRAL = ("paths", "logger", "debug", "resume", "executor", "name", "group", "published")
 _NEUTRAL_DATA = ("root", "cache_dir", "download")
+_LONGEST_NAME = 255  # bytes, on Linux (NAME_MAX)
+_KEPT_OF_NAME = 180  # still readable in a listing
 _PACKAGES = ("fedfeat", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
+
+
+def directory_name(overrides: str) -> str:
+    """Name of a run in its sweep: the overrides, or where a file system refuses so long a name, as many and a digest.
+
+    Args:
+        overrides: Hydra's ``override_dirname``, empty for a run without any.
+    """
+    if all(len(part.encode()) <= _LONGEST_NAME for part in overrides.split("/")):
+        return overrides or "defaults"
+    start = overrides.encode()[:_KEPT_OF_NAME].decode(errors="ignore")
+    return f"{start}...{hashlib.sha256(overrides.encode()).hexdigest()[:16]}"
 
 
 def experiment_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from fedfeat import rundir
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from fedfeat.experiment import Experiment
 
 _log = logging.getLogger("fedfeat")
+# Here and not in `main`, for a job on a cluster begins with `_main`.
+# The plugin has options of the same names, which Hydra takes as types of ours and calls that deprecated.
+warnings.filterwarnings("ignore", r"\s*'hydra/launcher/submitit_\w+' is validated against", UserWarning)
+OmegaConf.register_new_resolver("directory_name", rundir.directory_name, replace=True)
 
 
 def main() -> None:
@@ -41,9 +47,21 @@ def main() -> None:
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 def _main(cfg: DictConfig) -> float | None:
+    job = HydraConfig.get()
     # Inside Hydra's job too: it would print a line of its own for an error that passes through it.
-    with _one_sentence():
-        return run(cfg, Path(HydraConfig.get().runtime.output_dir))
+    with _of_sweep(job.job.override_dirname) if job.mode is RunMode.MULTIRUN else _one_sentence():
+        return run(cfg, Path(job.runtime.output_dir))
+
+
+@contextmanager
+def _of_sweep(overrides: str) -> Iterator[None]:
+    """Say at once that a run has failed; Hydra goes on with the others and raises the first error after the last."""
+    try:
+        yield
+    except Exception as error:
+        _log.error("%s: %s", overrides or "defaults", explain(error))
+        # Of a job on a cluster, only the error itself comes back, without its causes.
+        raise (as_user_error(error) or error) from None
 
 
 @contextmanager

@@ -1,0 +1,148 @@
+"""Multiruns: their directories, what a failing or locked run does to the others, starting again, signals."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from fedfeat import rundir
+from fedfeat.choices import check_choices
+from fedfeat.errors import ConfigError
+
+RUN = (
+    "data=digits", "model=mlp", "model.hidden=[8]", "algorithm=fedavg", "partition=iid", "trainer=cpu",
+    "federation.num_clients=4", "federation.num_rounds=3",
+)  # fmt: skip
+
+
+@pytest.fixture
+def sweep(cli, tmp_path):
+    """Run a multirun of ``RUN`` with some more arguments."""
+
+    def call(*arguments):
+        return cli("--multirun", *RUN, f"hydra.sweep.dir={tmp_path / 'sweep'}", *arguments)
+
+    return call
+
+
+def names(tmp_path):
+    return sorted(path.parent.name for path in (tmp_path / "sweep").glob("*/summary.json"))
+
+
+def of(tmp_path, part):
+    (found,) = [path for path in (tmp_path / "sweep").iterdir() if part in path.name]
+    return found
+
+
+def test_a_failing_run_leaves_the_others_alone_and_is_said_at_the_end(sweep, tmp_path, caplog):
+    done = sweep("federation.cohort_size=2,9,3")
+    assert [name.split("cohort_size=")[1][0] for name in names(tmp_path)] == ["2", "3"]
+    assert done.code == 2
+    assert "fedfeat: federation.cohort_size must" in done.stderr
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "cohort_size=9" in record.getMessage()
+
+
+def test_a_run_in_another_process_s_hands_is_left_to_it(sweep, tmp_path):
+    assert sweep("seed=0,1").code == 0
+    taken = of(tmp_path, "seed=0")
+    (taken / "summary.json").unlink()
+    with rundir.locked(taken):
+        done = sweep("seed=0,1,2")
+    assert done.code == 2
+    assert "hydra.run.dir must be free, but another process is running in" in done.stderr
+    assert not (taken / "summary.json").exists()
+    assert (of(tmp_path, "seed=2") / "summary.json").exists()
+    assert sweep("seed=0,1,2").code == 0
+    assert len(names(tmp_path)) == 3
+
+
+def test_started_again_it_skips_what_is_finished_and_resumes_what_was_cut(sweep, tmp_path, caplog):
+    assert sweep("seed=0,1").code == 0
+    finished, cut = of(tmp_path, "seed=0"), of(tmp_path, "seed=1")
+    stamps = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    expected = json.loads((cut / "summary.json").read_text())["weights_sha256"]
+    (cut / "summary.json").unlink()
+    for path in (cut / "checkpoints").glob("000003.*"):
+        path.unlink()
+    caplog.set_level("INFO", logger="fedfeat")
+    assert sweep("seed=0,1").code == 0
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == stamps
+    assert "Resuming after round 2 of 3" in caplog.text
+    assert json.loads((cut / "summary.json").read_text())["weights_sha256"] == expected
+
+
+def test_two_sweeps_of_one_group_share_no_run(sweep, tmp_path):
+    assert sweep("seed=0,1").code == 0
+    assert sweep("seed=0,1", "optimizer.lr=0.5").code == 0
+    assert len(names(tmp_path)) == 4
+    found = [json.loads(path.read_text()) for path in (tmp_path / "sweep").glob("*/summary.json")]
+    assert len({summary["config_sha256"] for summary in found}) == 4
+
+
+def test_names_too_long_for_a_file_system_are_cut_and_stay_apart(sweep, tmp_path):
+    sizes = ",".join(["8"] * 150)  # a network of 150 layers: over 300 bytes
+    assert sweep(f"model.hidden=[{sizes}]", "seed=0,1", "federation.num_rounds=1").code == 0
+    assert len(names(tmp_path)) == 2
+    assert all(len(name.encode()) <= 255 for name in names(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ("", "defaults"),
+        ("a=1,b=2", "a=1,b=2"),
+        ("algorithm/client=x", "algorithm/client=x"),
+        ("x" * 255, "x" * 255),
+    ],
+)
+def test_names_that_fit_stay(overrides, expected):
+    assert rundir.directory_name(overrides) == expected
+
+
+def test_long_names_keep_their_beginning_and_differ_at_the_end():
+    one, other = (rundir.directory_name("ä" * 200 + end) for end in "ab")
+    assert one != other
+    assert one[:90] == other[:90] == "ä" * 90
+    assert len(one.encode()) == 180 + 3 + 16
+    assert rundir.directory_name("ä" * 200 + "a") == one
+
+
+def test_a_stopped_run_saves_its_round_and_goes_on_to_the_same_weights(
+    cli, small, tmp_path, monkeypatch, caplog
+):
+    from fedfeat.loggers.csv_logger import CsvLogger
+
+    log = CsvLogger.log
+
+    def stopped(self, record):
+        log(self, record)
+        if record.round_idx == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert cli(*small, f"hydra.run.dir={tmp_path / 'whole'}").code == 0
+    run = [*small, "federation.checkpoint_every=1000"]
+    with monkeypatch.context() as patch:
+        patch.setattr(CsvLogger, "log", stopped)
+        assert cli(*run).code == 128 + signal.SIGTERM
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    caplog.set_level("INFO", logger="fedfeat")
+    assert cli(*run).code == 0
+    assert "Resuming after round 2 of 3" in caplog.text
+    weights = [
+        json.loads((tmp_path / name / "summary.json").read_text())["weights_sha256"]
+        for name in ("run", "whole")
+    ]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("name", ["submitit_slurm", "submitit_local"])
+def test_a_launcher_that_is_not_installed_is_refused_in_one_sentence(name, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(
+        ConfigError, match=r"hydra/launcher must be basic .*uv sync --extra slurm.*, but it is"
+    ):
+        check_choices(["--multirun", f"hydra/launcher={name}"])
+    check_choices(["--multirun", "hydra/launcher=basic"])
