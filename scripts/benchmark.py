@@ -1,24 +1,27 @@
-"""Wall time per round against a plain hand-written PyTorch loop that does the same steps, round by round in turn.
+"""Wall time per round beside a plain hand-written PyTorch loop that does the same steps, round by round in turn.
 
-    uv run python scripts/benchmark.py                 # all workloads
-    uv run python scripts/benchmark.py W2 --rounds 9 --threads 1
+    uv run python scripts/benchmark.py      # all workloads, each as it is best run
+    uv run python scripts/benchmark.py W2 --rounds 9 --ours executor=serial --ours executor=processes
+    uv run python scripts/benchmark.py W2 --ours algorithm=fedfusion_conv --base algorithm=fedavg
 
-Each contestant is a process of its own, with the memory allocator as it comes or as it sets it; their rounds
-alternate, so that a change of the machine's speed meets both alike, and the ratio is taken pair by pair. Both train the
+Each contestant is a process of its own, or two, with the memory allocator as it comes or as it sets it; their rounds
+alternate, so that a change of the machine's speed meets all alike, and ratios are taken round by round. All train the
 same network from the same weights on the same random pixels and labels (the speed of max pooling depends on the
 values): SGD without momentum, learning rate 0.01, one local epoch, sample-weighted mean, no evaluation inside the time,
-as in the usual side-by-side comparisons of simulators.
+as in the usual side-by-side comparisons of simulators. ``by hand`` is one process of one thread, ``by hand, 2
+processes`` has the clients of a round split over two, with weights in shared memory.
 """
 
 import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
@@ -32,10 +35,12 @@ from fedfeat.experiment import Experiment
 from fedfeat.federation import run_rounds
 from fedfeat.sampling import sample_cohort
 
+BY_HAND = {"by hand": 1, "by hand, 2 processes": 2}
+
 
 @dataclass(frozen=True)
 class Workload:
-    """One comparison: network, input shape, clients, samples per client, cohort, batch."""
+    """One comparison: network, input shape, clients, samples per client, cohort, batch, and how it is best run."""
 
     model: str
     shape: tuple[int, int, int]
@@ -44,72 +49,43 @@ class Workload:
     cohort: int
     batch: int
     rounds: int
+    best: str
 
 
 WORKLOADS = {
-    "W1": Workload("mlp", (1, 8, 8), 1000, 32, 100, 16, 20),
-    "W2": Workload("mnist_cnn", (1, 28, 28), 100, 200, 10, 32, 7),
-    "W3": Workload("vgg9", (3, 32, 32), 10, 128, 10, 64, 5),
-}
+    "W1": Workload("model=mlp", (1, 8, 8), 1000, 32, 100, 16, 20, "executor=vectorized trainer.num_threads=2"),
+    "W2": Workload("model=mnist_cnn", (1, 28, 28), 100, 200, 10, 32, 7, "executor=processes"),
+    "W3": Workload(
+        "model=vgg9 model.dropout=0 model.conv_dropout=0", (3, 32, 32), 10, 128, 10, 64, 5,
+        "executor=processes trainer.channels_last=true",
+    ),
+}  # fmt: skip
 
 
-def overrides(w: Workload) -> list[str]:
-    """Configuration of our side."""
-    return [
-        "data=synthetic",
-        f"data.loader.shape=[{','.join(map(str, w.shape))}]",
-        f"data.loader.num_train={w.clients * w.samples}",
-        "data.loader.num_test=100",
-        "partition=iid",
-        "algorithm=fedavg",
-        "federation.local_epochs=1",
-        f"model={w.model}",
-        f"federation.num_clients={w.clients}",
-        f"federation.cohort_size={w.cohort}",
-        f"federation.batch_size={w.batch}",
-        f"federation.num_rounds={w.rounds + 1}",
-        "federation.eval_every=1000",
-        "optimizer.momentum=0",
-        "trainer=cpu",
-        "paths.root=.",
-    ]
+def overrides(w: Workload, ours: str) -> list[str]:
+    """Configuration of our side; what is given comes last, hence counts."""
+    common = [
+        "data=synthetic", f"data.loader.shape=[{','.join(map(str, w.shape))}]",
+        f"data.loader.num_train={w.clients * w.samples}", "data.loader.num_test=100", "partition=iid",
+        "algorithm=fedavg", "federation.local_epochs=1", *w.model.split(), f"federation.num_clients={w.clients}",
+        f"federation.cohort_size={w.cohort}", f"federation.batch_size={w.batch}",
+        f"federation.num_rounds={w.rounds + 2}", "federation.eval_every=1000", "optimizer.momentum=0", "trainer=cpu",
+        "trainer.num_threads=1", "paths.root=.",
+    ]  # fmt: skip
+    found = {text.partition("=")[0]: text for text in [*common, *ours.split()]}
+    return list(found.values())
 
 
-def hand_written(w: Workload, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[None]:
-    """FedAvg as a user would write it: float images in memory, one model, one optimizer."""
-    params = list(model.parameters())
-    optimizer = torch.optim.SGD(params, lr=0.01)
-    server = [p.detach().clone() for p in params]
-    round_idx = 0
-    model.train()
-    while True:
-        mean = [torch.zeros_like(p) for p in server]
-        for client in sample_cohort(0, round_idx, w.clients, w.cohort):
-            with torch.no_grad():
-                torch._foreach_copy_(params, server)
-            order = torch.randperm(w.samples) + client * w.samples
-            for start in range(0, w.samples, w.batch):
-                batch = order[start : start + w.batch]
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x[batch]), y[batch]).backward()
-                optimizer.step()
-            with torch.no_grad():
-                torch._foreach_add_(mean, [p.detach() for p in params], alpha=1.0 / w.cohort)
-        server = mean
-        round_idx += 1
-        yield
-
-
-def build(w: Workload, folder: Path) -> Experiment:
+def build(w: Workload, ours: str, folder: Path) -> Experiment:
     """Our side, as a run would build it."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        cfg = compose("train", overrides(w))
+        cfg = compose("train", overrides(w, ours))
     # compose() knows no Hydra run time; the paths are this script's.
     cfg.paths.root = str(folder)
     return build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
 
 
-def ours(e: Experiment) -> Iterator[None]:
+def our_rounds(e: Experiment) -> Iterator[None]:
     """Our loop on the same workload."""
     progress, _ = e._begin()
     for _progress, record in run_rounds(e.plan, e.server, e.executor, e.data, e.store, progress):
@@ -123,45 +99,95 @@ def examples(e: Experiment, w: Workload) -> tuple[Tensor, Tensor]:
     return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
 
 
+class HandWritten:
+    """FedAvg as a user would write it: float images in memory, one model and one optimizer in each process."""
+
+    def __init__(self, w: Workload, model: nn.Module, x: Tensor, y: Tensor, processes: int) -> None:
+        self.w, self.model, self.x, self.y, self.processes = w, model, x, y, processes
+        self.params = list(model.parameters())
+        self.server = [p.detach().clone().share_memory_() for p in self.params]
+        self.means = [[torch.zeros_like(p).share_memory_() for p in self.server] for _ in range(processes)]
+
+    def share(self, rank: int, round_idx: int) -> None:
+        """Do one process's clients of a round and leave their part of the mean."""
+        w, optimizer = self.w, torch.optim.SGD(self.params, lr=0.01)
+        torch._foreach_zero_(self.means[rank])
+        for client in sample_cohort(0, round_idx, w.clients, w.cohort)[rank :: self.processes]:
+            with torch.no_grad():
+                torch._foreach_copy_(self.params, self.server)
+            order = torch.randperm(w.samples) + client * w.samples
+            for batch in order.split(w.batch):
+                optimizer.zero_grad()
+                functional.cross_entropy(self.model(self.x[batch]), self.y[batch]).backward()
+                optimizer.step()
+            with torch.no_grad():
+                torch._foreach_add_(self.means[rank], [p.detach() for p in self.params], alpha=1 / w.cohort)
+
+    def rounds(self) -> Iterator[None]:
+        """Run round after round; the other processes are forked at the first one."""
+        context = get_context("fork")
+        begin, done = context.Barrier(self.processes), context.Barrier(self.processes)
+        for rank in range(1, self.processes):
+            context.Process(target=self._other, args=(rank, begin, done), daemon=True).start()
+        round_idx = 0
+        while True:
+            begin.wait()
+            self.share(0, round_idx)
+            done.wait()
+            torch._foreach_copy_(self.server, self.means[0])
+            for other in self.means[1:]:
+                torch._foreach_add_(self.server, other)
+            round_idx += 1
+            yield
+
+    def _other(self, rank: int, begin: Any, done: Any) -> None:
+        round_idx = 0
+        while True:
+            begin.wait()
+            self.share(rank, round_idx)
+            done.wait()
+            round_idx += 1
+
+
 def write_start(w: Workload, folder: Path) -> None:
-    """Process that leaves the initial model and the data of our side for the hand-written one."""
-    experiment = build(w, folder)
+    """Process that leaves the initial model and the data of our side for the hand-written ones."""
+    experiment = build(w, "executor=serial", folder)
     torch.save((experiment.executor.worker.module.model, *examples(experiment, w)), folder / "start.pt")
 
 
-def contestant(name: str, w: Workload, threads: int, folder: Path, pipe: Connection) -> None:
+def contestant(name: str, w: Workload, folder: Path, pipe: Connection) -> None:
     """Process of one side: run a round at every message and answer with its seconds."""
-    if name == "fedfeat":
-        rounds = ours(build(w, folder))
+    if name in BY_HAND:
+        torch.set_num_threads(1)
+        start = torch.load(folder / "start.pt", weights_only=False)
+        rounds = HandWritten(w, *start, BY_HAND[name]).rounds()
     else:
-        rounds = hand_written(w, *torch.load(folder / "start.pt", weights_only=False))
-    torch.set_num_threads(threads)
+        rounds = our_rounds(build(w, name, folder))
     while pipe.recv():
-        start = time.perf_counter()
+        began = time.perf_counter()
         next(rounds)
-        pipe.send(time.perf_counter() - start)
+        pipe.send(time.perf_counter() - began)
 
 
-def compare(w: Workload, threads: int, folder: Path) -> tuple[list[float], list[float]]:
-    """Seconds per round of the hand-written loop and of ours, pair by pair, after one round of warm-up."""
+def compare(w: Workload, names: Sequence[str], folder: Path) -> dict[str, list[float]]:
+    """Seconds per round of each contestant, round by round in turn, after one round of warm-up."""
     context = get_context("spawn")
     first = context.Process(target=write_start, args=(w, folder))
     first.start()
     first.join()
-    pipes, processes = [], []
-    for name in ("by hand", "fedfeat"):
-        pipe, far_end = context.Pipe()
-        processes.append(context.Process(target=contestant, args=(name, w, threads, folder, far_end)))
+    pipes, processes = {}, []
+    for name in names:
+        pipes[name], far_end = context.Pipe()
+        processes.append(context.Process(target=contestant, args=(name, w, folder, far_end)))
         processes[-1].start()
-        pipes.append(pipe)
-    times: tuple[list[float], list[float]] = ([], [])
+    times: dict[str, list[float]] = {name: [] for name in names}
     for round_idx in range(w.rounds + 1):
-        for pipe, seconds in zip(pipes, times, strict=True):
+        for name, pipe in pipes.items():
             pipe.send(True)
             took = pipe.recv()
             if round_idx:
-                seconds.append(took)
-    for pipe, process in zip(pipes, processes, strict=True):
+                times[name].append(took)
+    for pipe, process in zip(pipes.values(), processes, strict=True):
         pipe.send(False)
         process.join()
     return times
@@ -172,22 +198,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", default=[], metavar="W", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--rounds", type=int, default=None)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--ours", action="append", help="overrides of a contestant of ours, several times")
+    parser.add_argument("--base", default="by hand, 2 processes", help="the contestant that ratios refer to")
     arguments = parser.parse_args()
-    print(f"torch {torch.__version__}, {arguments.threads} thread(s)\n")
-    print("| workload | hand-written s/round | fedfeat s/round | ratio: median (min-max of pairs) |")
+    print(f"torch {torch.__version__}, ratios to: {arguments.base}\n")
+    print("| workload | contestant | s/round | ratio: median (min-max of rounds) |")
     print("|---|---|---|---|")
-    for name in arguments.workloads or WORKLOADS:
-        workload = WORKLOADS[name]
-        workload = replace(workload, rounds=arguments.rounds or workload.rounds)
+    for key in arguments.workloads or WORKLOADS:
+        w = WORKLOADS[key]
+        w = replace(w, rounds=arguments.rounds or w.rounds)
+        ours = arguments.ours or [w.best]
+        names = [*(BY_HAND if arguments.base in BY_HAND else [arguments.base]), *ours]
         with tempfile.TemporaryDirectory() as folder:
-            by_hand, own = compare(workload, arguments.threads, Path(folder))
-        ratios = [b / a for a, b in zip(by_hand, own, strict=True)]
-        print(
-            f"| {name} {workload.model} | {statistics.median(by_hand):.4f} | {statistics.median(own):.4f} | "
-            f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f}) |",
-            flush=True,
-        )
+            times = compare(w, list(dict.fromkeys(names)), Path(folder))
+        for name, seconds in times.items():
+            ratios = [own / base for own, base in zip(seconds, times[arguments.base], strict=True)]
+            print(
+                f"| {key} | {name} | {statistics.median(seconds):.4f} | {statistics.median(ratios):.3f} "
+                f"({min(ratios):.3f}-{max(ratios):.3f}) |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
