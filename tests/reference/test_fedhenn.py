@@ -1,6 +1,7 @@
 """FedHeNN through the real loop: by hand, where it is another method, and planted bugs."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from harness import SIZES, parties
 from henn_rounds import (
     LR,
     NAMES,
+    RAD,
     ROUNDS,
     SETTINGS,
     STEPS,
@@ -21,12 +23,13 @@ from henn_rounds import (
 )
 
 from fedfeat import tree
-from fedfeat.algorithms import fedhenn
+from fedfeat.algorithms import fedhenn, fedhenn_client
 from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer
 from fedfeat.algorithms.fedhenn_client import AlignedWeights, FedHeNNClient
 from fedfeat.client import ClientModule
-from fedfeat.features.cka import cka
+from fedfeat.features.cka import Target, cka
 from fedfeat.features.kernels import Kernel, KernelMean, kernel_of
+from fedfeat.models.cnn import digits_cnn
 from fedfeat.params import WeightedMean, copy_into
 
 PLAN = {"lr": LR, "num_rounds": ROUNDS, "local_epochs": STEPS, "cohort_size": 2}
@@ -162,6 +165,48 @@ def test_nothing_shared_outlives_a_turn(tmp_path):
     for k in range(3):
         module = federation.executor.worker.module_of(k)
         assert tree.num_bytes((module._sent, module._inputs, module._target)) == 0
+        assert module._whole is None
+
+
+PARTS = ["homogeneous", "homogeneous, rbf", "heterogeneous", "heterogeneous, some inputs"]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_inputs_pass_in_parts(name, tmp_path, monkeypatch):
+    """7 inputs as 3, 3 and 1, and 5 as 3 and 2: the rounds by hand, which know no parts."""
+    sizes, represent = set(), FedHeNNClient.represent
+
+    def noted(self, inputs):
+        sizes.add(len(inputs))
+        return represent(self, inputs)
+
+    monkeypatch.setattr(fedhenn_client, "PART", 3)
+    monkeypatch.setattr(FedHeNNClient, "represent", noted)
+    check(SETTINGS[name], tmp_path)
+    assert sizes == ({3, 2, 7} if "some" in name else {3, 1} if "homo" in name else {3, 1, 7})
+
+
+@pytest.mark.parametrize(("norm", "sizes"), [("bn", [7]), ("gn", [3, 3, 1])])
+def test_inputs_that_meet_in_a_layer_stay_together(norm, sizes, monkeypatch):
+    seen, represent = [], FedHeNNClient.represent
+    monkeypatch.setattr(fedhenn_client, "PART", 3)
+    monkeypatch.setattr(FedHeNNClient, "represent", lambda self, x: seen.append(len(x)) or represent(self, x))
+    network = digits_cnn((1, 8, 8), 10, norm=norm)
+    module = FedHeNNClient(model=network, optimizer=partial(torch.optim.SGD, lr=0.1))
+    inputs = torch.randn(7, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = module._represented(inputs)
+    assert seen == sizes
+    torch.testing.assert_close(found, network.representation(inputs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rad_batch", "made"), [(None, 2), (RAD, 2), (5, 0)])
+def test_a_target_of_all_inputs_is_made_once_per_turn(rad_batch, made, tmp_path, monkeypatch):
+    """Rounds 1 and 2 of one client each have the term in 3 steps, round 0 has none."""
+    targets = []
+    monkeypatch.setattr(fedhenn_client, "Target", lambda *both: targets.append(both) or Target(*both))
+    setting = Setting(hetero=True, cohort_size=1, rad_batch=rad_batch)
+    federation_of(setting, tmp_path, num_rounds=3).run()
+    assert len(targets) == made
 
 
 def distance_to(target):
@@ -204,6 +249,11 @@ def other_rows(self, rows):
     return RESTRICT(self, rows.flip(0))
 
 
+def first_target_for_ever():
+    kept = {}
+    return lambda kernel, estimator: kept.setdefault(kernel.num_instances, Target(kernel, estimator))
+
+
 def no_gradient(self, inputs):
     return REPRESENT(self, inputs).detach()
 
@@ -236,6 +286,7 @@ BUGS = {
         "homogeneous",
         [(FedHeNNClient, "become", lambda self, payload, memory: self.receive(payload, None))],
     ),
+    "target of the turn before": ("homogeneous", [(fedhenn_client, "Target", first_target_for_ever())]),
     "rows of the target mixed up": ("heterogeneous, some inputs", [(Kernel, "restrict", other_rows)]),
 }
 

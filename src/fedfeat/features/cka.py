@@ -39,7 +39,7 @@ def hsic(k: Kernel, other: Kernel, estimator: Hsic = "biased") -> Tensor:
         estimator: See the module; the mean of ``unbiased`` over random subsets is its value on all instances.
     """
     _check(estimator, k, other)
-    k, other = _aligned(k, other)
+    k, other = _alike(k.centred(), other.centred())
     return _estimate(k.inner(other), k.diagonal(), other.diagonal(), estimator)
 
 
@@ -55,10 +55,29 @@ def cka(k: Kernel, other: Kernel, estimator: Hsic = "biased") -> Tensor:
         other: Another, of the same instances.
         estimator: See `hsic`.
     """
-    _check(estimator, k, other)
-    k, other = (kernel.scaled() for kernel in _aligned(k, other))
-    cross = _estimate(k.inner(other), k.diagonal(), other.diagonal(), estimator)
-    return _ratio(cross, _self_hsic(k, estimator), _self_hsic(other, estimator))
+    return Target(other, estimator).cka(k)
+
+
+class Target:
+    """One side of CKA that stays the same while the other changes: what depends on it alone is computed once.
+
+    Args:
+        kernel: The kernel; gradients go through it as in `cka`.
+        estimator: See `hsic`.
+    """
+
+    def __init__(self, kernel: Kernel, estimator: Hsic = "biased") -> None:
+        _check(estimator, kernel)
+        self._estimator = estimator
+        self._kernel = kernel.centred().scaled()
+        self._own = _self_hsic(self._kernel, estimator)
+
+    def cka(self, k: Kernel) -> Tensor:
+        """Compute `cka` of a kernel with this one."""
+        _check(self._estimator, k, self._kernel)
+        k, other = _alike(k.centred().scaled(), self._kernel)
+        cross = _estimate(k.inner(other), k.diagonal(), other.diagonal(), self._estimator)
+        return _ratio(cross, _self_hsic(k, self._estimator), self._own)
 
 
 class MinibatchCKA:
@@ -96,11 +115,10 @@ class MinibatchCKA:
         return float(_ratio(*self._sums))
 
 
-def _aligned(k: Kernel, other: Kernel) -> tuple[Kernel, Kernel]:
-    """Centre both, in the same type."""
+def _alike(k: Kernel, other: Kernel) -> tuple[Kernel, Kernel]:
+    """Give both in the wider of their types."""
     dtype = torch.promote_types(k.values.dtype, other.values.dtype)
-    dtype = torch.promote_types(dtype, torch.float32)
-    return k.centred(dtype), other.centred(dtype)
+    return Kernel(k.values.to(dtype), k.dense), Kernel(other.values.to(dtype), other.dense)
 
 
 def _self_hsic(k: Kernel, estimator: str) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.errors import ConfigError
+from fedfeat.features.matrices import double_centred, gaussian, quadratic
 
 KernelName = Literal["linear", "rbf"]
 KernelNorm = Literal["none", "fro"]
@@ -58,10 +59,12 @@ class Kernel(NamedTuple):
         For factors that is |F^T G|^2, which takes r times s numbers instead of m times m.
         """
         with full_precision(self.values):
+            if self is other and self.dense:
+                return self.values.square().sum()
             if self.dense and other.dense:
                 return (self.values * other.values).sum()
             if self.dense:
-                return ((self.values @ other.values) * other.values).sum()
+                return quadratic(self.values, other.values)
             if other.dense:
                 return other.inner(self)
             return (self.values.T @ other.values).square().sum()
@@ -75,17 +78,16 @@ class Kernel(NamedTuple):
             dtype: Compute in this type, or in that of the values where it is wider.
         """
         values = self.values.to(torch.promote_types(self.values.dtype, dtype))
-        # Centring undoes any shift; by this one a constant leaves no rounding errors behind, and large means fewer.
-        values = values - (values[:1, :1] if self.dense else values[:1]).detach()
         if self.dense:
-            by_row = values.mean(dim=0, keepdim=True)
-            return Kernel(values - by_row - by_row.T + by_row.mean(), dense=True)
+            return Kernel(double_centred(values), dense=True)
+        # A shift that centring undoes; a constant leaves no rounding errors behind then, and large means fewer.
+        values = values - values[:1].detach()
         kernel = Kernel(values - values.mean(dim=0), dense=False)
         return Kernel(kernel.matrix(), dense=True) if values.shape[1] > values.shape[0] else kernel
 
     def scaled(self) -> Kernel:
         """Divide by the largest absolute value, a constant to gradients, against over- and underflow."""
-        peak = self.values.detach().abs().amax()
+        peak = torch.stack(self.values.detach().aminmax()).abs().amax()
         return Kernel(self.values / torch.where(peak == 0, 1.0, peak), self.dense)
 
 
@@ -118,15 +120,7 @@ def rbf_kernel(representation: Tensor, sigma_factor: float = 0.4) -> Kernel:
         raise ConfigError.rule("sigma_factor", "be finite and above 0", sigma_factor)
     # Neither the shift nor the scale changes the result.
     kernel = linear_kernel(representation).centred().scaled()
-    gram, m = kernel.matrix(), kernel.num_instances
-    norms = gram.diagonal()
-    squares = (norms[:, None] + norms - 2 * gram).clamp(min=0)  # (m, m)
-    fixed = squares.detach()
-    # Rows of m + 1 begin with the entries of the diagonal; median has no limit of size, unlike quantile.
-    median = fixed.flatten()[:-1].view(m - 1, m + 1)[:, 1:].median()
-    width = torch.where(median == 0, fixed.sum() / (m * (m - 1)), median)
-    width = torch.where(width == 0, 1.0, width)
-    return Kernel(torch.exp(-squares / (2 * sigma_factor**2 * width)), dense=True)
+    return Kernel(gaussian(kernel.matrix(), sigma_factor), dense=True)
 
 
 def kernel_of(representation: Tensor, kernel: KernelName = "linear", sigma_factor: float = 0.4) -> Kernel:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kernel_harness import Shapes, doubly_centred, few, normal
 
 from fedfeat.errors import ConfigError
-from fedfeat.features.cka import MinibatchCKA, cka, hsic
+from fedfeat.features.cka import MinibatchCKA, Target, cka, hsic
 from fedfeat.features.kernels import Kernel, KernelMean, kernel_of, linear_kernel, rbf_kernel
 
 ESTIMATORS = ["biased", "unbiased"]
@@ -337,3 +337,51 @@ def test_refusals_name_rule_and_value():
         hsic(k, k, "unbiased")
     with pytest.raises(ValueError, match="same instances, but they have 3 and 4"):
         cka(k, linear_kernel(torch.ones(4, 1)))
+
+
+@both
+@pytest.mark.parametrize("form", ["narrow", "wide", "matrix", "rbf"])
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_target_gives_what_both_sides_give(estimator, form, kernel, dtype):
+    """Against the trace formulas and, with the slopes, against `cka` of two kernels."""
+    a, b = normal(12, 5, dtype=dtype).requires_grad_(), normal(12, 20 if form == "wide" else 3, seed=1)
+    b = b + a[:, :1].detach()
+    other = {"matrix": Kernel(b @ b.T, dense=True), "rbf": rbf_kernel(b)}.get(form, linear_kernel(b))
+    target = Target(other, estimator)
+    expected = reference_cka(kernel_of(a.double(), kernel).matrix(), other.matrix(), estimator)
+    (slopes,) = torch.autograd.grad(expected, a)
+    for _ in range(2):  # a target is used at every step
+        found = target.cka(kernel_of(a, kernel))
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.autograd.grad(found, a)[0], slopes, rtol=1e-3, atol=1e-5)
+        both_sides = cka(kernel_of(a, kernel), other, estimator)
+        torch.testing.assert_close(found, both_sides, rtol=0, atol=0)
+
+
+def test_a_target_of_narrow_factors_makes_no_matrix():
+    m = 40
+    with Shapes() as shapes:
+        target = Target(linear_kernel(normal(m, 39)), "unbiased")
+        target.cka(linear_kernel(normal(m, 5).requires_grad_())).backward()
+    assert (m, m) not in shapes.seen
+    assert (5, 39) in shapes.seen
+
+
+def test_a_target_is_not_computed_again():
+    """A step on narrow factors makes no matrix, although the target is one."""
+    m = 40
+    target = Target(rbf_kernel(normal(m, 3)))
+    with Shapes() as shapes:
+        target.cka(linear_kernel(normal(m, 5).requires_grad_())).backward()
+    assert (m, m) not in shapes.seen
+    assert (m, 5) in shapes.seen
+
+
+@both
+def test_targets_refuse_as_cka_does(estimator):
+    with pytest.raises(ConfigError, match="hsic must be one of biased, unbiased, but it is 'debiased'"):
+        Target(linear_kernel(torch.ones(5, 1)), "debiased")
+    target = Target(linear_kernel(normal(5, 1)), estimator)
+    with pytest.raises(ValueError, match="same instances, but they have 4 and 5"):
+        target.cka(linear_kernel(torch.ones(4, 1)))
