@@ -73,7 +73,7 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     )
     probe = hydra.utils.instantiate(cfg.diagnostics, _convert_="all") or None
     executor = hydra.utils.instantiate(cfg.executor, _convert_="all")(
-        lambda: Worker(data, networks, build_client, trainer, settings, probe)
+        partial(Worker, data, networks, build_client, trainer=trainer, settings=settings, probe=probe)
     )
     module = executor.worker.module
     plan = replace(
@@ -85,10 +85,11 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     batch_size = data.largest_batch(federation["batch_size"])
     set_threads(trainer.num_threads, module.flops_per_example * batch_size)
     keep_freed_memory()
-    executor.start()
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
     check_halves(module, server, networks, data)
     check_turns(module, server, plan, config["algorithm"]["name"], settings.keep_optimizer)
+    # After all refusals, which would leave its processes behind.
+    executor.start()
     info = RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"])
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
     ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize

@@ -1,0 +1,140 @@
+"""The Ray cluster that a run uses: one of its own on this machine, or one that others have started."""
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import ray
+from ray._private import ray_constants
+
+from fedfeat.errors import UserError
+
+_SECONDS_TO_ANSWER = 10.0
+# By which SLURM announces the end of a job to all processes of it; the run ends its workers itself.
+_ANNOUNCEMENTS = (signal.SIGUSR1, signal.SIGUSR2)
+
+# Ray's workers otherwise yield to every other process of the machine (nice 15), which on a shared one is a standstill.
+_SYSTEM = {"worker_niceness": 0}
+
+
+class Needs(NamedTuple):
+    """What a worker takes of a node.
+
+    Attributes:
+        cpus: CPU cores.
+        gpus: GPUs, or a part of one.
+    """
+
+    cpus: int
+    gpus: float
+
+    def fitting(self, resources: dict[str, float]) -> int:
+        """Count the workers that fit a node; none is spread over two GPUs."""
+        fits = int(resources.get("CPU", 0) // self.cpus)
+        if self.gpus:
+            fits = min(fits, int(resources.get("GPU", 0)) * int(1 / self.gpus + 1e-9))
+        return fits
+
+
+class Cluster:
+    """A connection to a Ray cluster.
+
+    Where this process is connected to one already, that one is used and left as it is.
+
+    Args:
+        address: Of a running cluster, as ``ray.init`` takes it; None starts one on this machine.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self._folder: str | None = None
+        self._connected = False
+
+    def open(self, num_cpus: int) -> None:
+        """Connect.
+
+        Args:
+            num_cpus: CPU cores of a cluster that is started.
+
+        Raises:
+            UserError: There is no cluster at the address, or none that can be joined.
+        """
+        if ray.is_initialized():
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Else it prints those of calls whose results nobody waits for, after the first of them has ended the run.
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+        arguments: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        with _signals():
+            if self._address is None:
+                self._start(num_cpus, arguments)
+            else:
+                self._join(self._address, arguments)
+        self._connected = True
+
+    def _start(self, num_cpus: int, arguments: dict[str, Any]) -> None:
+        # Ray's own folder is one for all users of a machine, and its path may be too long for the sockets in it.
+        self._folder = tempfile.mkdtemp(prefix="fedfeat-ray-", dir="/tmp")
+        # Where Ray takes itself to be on a machine of its own (its default outside Linux), it listens on loopback only.
+        with patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=self._folder,
+                _system_config=_SYSTEM,
+                **arguments,
+            )
+
+    def _join(self, address: str, arguments: dict[str, Any]) -> None:
+        try:
+            host, _, port = address.rpartition(":")
+            if port.isdigit():
+                # Ray itself would wait for a minute, and then end this process.
+                socket.create_connection((host, int(port)), _SECONDS_TO_ANSWER).close()
+            ray.init(address=address, **arguments)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(
+                f"executor.address must name a Ray cluster that this machine is a node of, "
+                f"but {address!r} does not: {reason.rstrip('.')}."
+            ) from error
+
+    def room(self, needs: Needs) -> int:
+        """Count the workers that all nodes have room for when nothing else runs on them."""
+        return sum(needs.fitting(node["Resources"]) for node in ray.nodes() if node["Alive"])
+
+    def close(self) -> None:
+        """End what `open` has started: a connection, and a cluster only where it is our own."""
+        if self._connected:
+            ray.shutdown()
+            self._connected = False
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Keep this process's handlers, of which Ray replaces SIGTERM's, and have what is started ignore announcements."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, *_ANNOUNCEMENTS)}
+    for signum in _ANNOUNCEMENTS:
+        signal.signal(signum, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            if handler is not None:
+                signal.signal(signum, handler)

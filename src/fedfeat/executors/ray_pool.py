@@ -1,0 +1,124 @@
+"""Workers on the nodes of a Ray cluster, of which any that is lost is replaced."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from fedfeat.errors import UserError
+
+_log = logging.getLogger("fedfeat")
+
+# Workers that may die in a row before they have started.
+_FAILED_STARTS = 3
+_SECONDS_OF_SILENCE = 60.0
+
+
+class Lost(NamedTuple):
+    """Stands for the result of a call whose worker has died.
+
+    Attributes:
+        reason: In Ray's words, one line.
+    """
+
+    reason: str
+
+
+class Pool:
+    """Actors that do one call at a time each.
+
+    Args:
+        kind: Their class, a remote one.
+        arguments: Of the first call of each, ``open``, after which it is ready.
+        size: How many.
+    """
+
+    def __init__(self, kind: Any, arguments: Sequence[Any], size: int) -> None:
+        self._kind, self._arguments, self.size = kind, arguments, size
+        self._idle: list[Any] = []
+        self._busy: dict[Any, Any] = {}
+        self._starting: set[Any] = set()
+        self._failed_starts = 0
+        for _ in range(size):
+            self._add()
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether a call can be made now."""
+        return bool(self._idle)
+
+    def call(self, *arguments: Any) -> Any:
+        """Have an idle actor run a turn; give the reference under which `wait` gives its result."""
+        actor = self._idle.pop()
+        reference = actor.turn.remote(*arguments)
+        self._busy[reference] = actor
+        return reference
+
+    def wait(self) -> tuple[Any, Any]:
+        """Wait for a call to end, also the first one of an actor; give its reference and its result.
+
+        The result is an exception that the call has raised, or `Lost`. Then another actor has taken the place of
+        the one that was lost.
+
+        Raises:
+            UserError: Actors die before they are ready, time and again.
+            Exception: That of a first call: no worker can be built.
+        """
+        done: list[Any] = []
+        while not done:
+            done, _ = ray.wait(list(self._busy), num_returns=1, timeout=_SECONDS_OF_SILENCE)
+            if not done and self._starting:
+                _log.info(
+                    "%d of %d workers wait for room in the Ray cluster.", len(self._starting), self.size
+                )
+        (reference,) = done
+        actor, found = self._busy.pop(reference), _result(reference)
+        started = reference in self._starting
+        self._starting.discard(reference)
+        if isinstance(found, Lost):
+            self._replace(actor, found, started)
+            return reference, found
+        self._idle.append(actor)
+        if started:
+            if isinstance(found, Exception):
+                raise found
+            self._failed_starts = 0
+        return reference, found
+
+    def close(self) -> None:
+        """End all actors."""
+        for actor in (*self._idle, *self._busy.values()):
+            ray.kill(actor)
+        self._idle, self._busy, self._starting = [], {}, set()
+
+    def _add(self) -> None:
+        actor = self._new_actor()
+        first_call = actor.open.remote(*self._arguments)
+        self._busy[first_call] = actor
+        self._starting.add(first_call)
+
+    def _new_actor(self) -> Any:
+        return self._kind.remote()
+
+    def _replace(self, actor: Any, lost: Lost, started: bool) -> None:
+        # Of one that is only out of reach, nothing more is to be heard.
+        ray.kill(actor)
+        if started:
+            self._failed_starts += 1
+            if self._failed_starts == _FAILED_STARTS:
+                raise UserError(
+                    f"A worker of executor=ray must be able to start, but {_FAILED_STARTS} in a row have died "
+                    f"before: {lost.reason}"
+                )
+        self._add()
+
+
+def _result(reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        return error.cause if isinstance(error.cause, Exception) else error
+    except RayError as error:
+        return Lost(next(iter(str(error).splitlines()), type(error).__name__))
