@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import pytorch_lightning as pl
@@ -17,8 +17,11 @@ from fedfeat.models.class_map import kept_sets
 from fedfeat.models.flops import forward_flops, training_flops
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network
-from fedfeat.params import copy_into, snapshot
+from fedfeat.params import copy_into, select, snapshot
 from fedfeat.policy import PERSONAL, keys_with, sent_keys, tensor_policies
+
+if TYPE_CHECKING:
+    from fedfeat.types import Params
 
 Batch = tuple[Tensor, Tensor]
 SoftmaxScope = Literal["all", "kept_groups", "present_classes"]
@@ -34,7 +37,21 @@ class Weights(NamedTuple):
     params: dict[str, Tensor]
 
 
-class ClientModule(pl.LightningModule):
+class QuickModule(pl.LightningModule):
+    """A LightningModule that notes plain values without a search among its parameters and modules."""
+
+    # Lightning notes the running hook 44 times a step; the others change at every step.
+    _plain = frozenset({"_current_fx_name", "_loss_sum", "_num_seen"})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assign as any module does."""
+        if name in self._plain:
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
+
+class ClientModule(QuickModule):
     """A model with its local objective; by default that of FedAvg.
 
     A method overrides `loss` and, where something else crosses the wire, `receive`, `upload` and `payload_type`.
@@ -58,6 +75,10 @@ class ClientModule(pl.LightningModule):
     """Whether parameters freeze or change their shapes between turns, so that no momentum can be kept."""
     keeps_model = False
     """Whether a client keeps a whole model of its own, beside what is shared."""
+    apart: str | None = None
+    """Why clients cannot be stacked into one fit (`executor=vectorized`), as "it ..."; None where they can: all that
+    tells their turns apart is in `state_dict` after `receive` and `begin_turn`, and `upload_from` gives what they
+    send. A class that overrides more of a turn than `loss` has to have an ``apart`` of its own."""
     plain: Callable[[Tensor], Tensor]
     """From unlabelled inputs as the server sends them to what the network reads; set by the worker."""
 
@@ -84,19 +105,13 @@ class ClientModule(pl.LightningModule):
                 softmax_scope,
             )
         self.softmax_scope = softmax_scope
-        self._outside: Tensor | None = None
+        self._outside: Tensor | None
+        self.register_buffer("_outside", None)
         self.lr_factor = 1.0
         self.optimizer_memory: dict[str, Tensor] = {}
         self._initial_personal = snapshot(model, self.personal_keys)
         self._loss_sum: Tensor | float = 0.0
         self._num_seen = 0.0
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Assign as any module does, but Lightning's note of the running hook (44 per step) without a search."""
-        if name == "_current_fx_name":
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
 
     def receive(self, payload: Any, memory: dict[str, Tensor] | None) -> None:
         """Become one client: shared tensors from the server, personal ones from memory or the initial model."""
@@ -124,8 +139,12 @@ class ClientModule(pl.LightningModule):
 
     def upload(self) -> tuple[Any, dict[str, Tensor] | None]:
         """Give the payload for the server and the memory to keep (None where nothing is personal)."""
-        memory = snapshot(self.model, self.personal_keys) if self.personal_keys else None
-        return Weights(snapshot(self.model, self.shared_keys)), memory
+        return self.upload_from(snapshot(self.model, (*self.shared_keys, *self.personal_keys)))
+
+    def upload_from(self, state: "Params") -> tuple[Any, "Params | None"]:
+        """Give payload and memory of a model with these tensors, shared and personal, which are not copied."""
+        memory = select(state, self.personal_keys) if self.personal_keys else None
+        return Weights(select(state, self.shared_keys)), memory
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits (B, num_classes) of inputs (B, ...)."""

@@ -32,6 +32,8 @@ class WeightedMean:
 
     def __init__(self) -> None:
         self._like: Params = {}
+        self._summed: list[str] = []
+        self._counted: list[str] = []
         self._sums: list[Tensor] = []
         self._counters: list[Tensor] = []
         self._first_weight = 0.0
@@ -54,28 +56,32 @@ class WeightedMean:
         """
         if not (math.isfinite(weight) and weight >= 0):
             raise ValueError(f"weight must be finite and at least 0, but it is {weight!r}.")
-        started = self._total > 0
-        if started:
+        if self._total > 0:
             _require_equal_keys(params, self._like)
             _require_equal_shapes(params, self._like)
         if weight == 0:
             return
-        ordered = [params[key].detach() for key in (self._like if started else params)]
-        summed = [tensor for tensor in ordered if _is_averaged(tensor)]
-        counters = [tensor for tensor in ordered if not _is_averaged(tensor)]
-        if not started:
-            # Meta tensors keep shapes and types without keeping the first update alive.
-            self._like = {key: tensor.detach().to("meta") for key, tensor in params.items()}
-            self._sums = [tensor.to(sum_dtype(tensor), copy=True) for tensor in summed]
-            self._counters = [tensor.clone() for tensor in counters]
-            self._first_weight = weight
+        if self._total == 0:
+            self._start(params, weight)
         else:
-            if summed:  # foreach operations refuse empty lists
-                torch._foreach_add_(self._sums, summed, alpha=weight / self._first_weight)
-            self._counters = [
-                torch.maximum(old, new) for old, new in zip(self._counters, counters, strict=True)
-            ]
+            self._go_on(params, weight)
         self._total += weight / self._first_weight
+
+    def _start(self, params: Params, weight: float) -> None:
+        # Meta tensors keep shapes and types without keeping the first update alive.
+        self._like = {key: tensor.detach().to("meta") for key, tensor in params.items()}
+        self._summed = [key for key, tensor in params.items() if _is_averaged(tensor)]
+        self._counted = [key for key, tensor in params.items() if not _is_averaged(tensor)]
+        self._sums = [params[key].detach().to(sum_dtype(params[key]), copy=True) for key in self._summed]
+        self._counters = [params[key].detach().clone() for key in self._counted]
+        self._first_weight = weight
+
+    def _go_on(self, params: Params, weight: float) -> None:
+        if self._sums:  # foreach operations refuse empty lists
+            summed = [params[key].detach() for key in self._summed]
+            torch._foreach_add_(self._sums, summed, alpha=weight / self._first_weight)
+        counters = [params[key].detach() for key in self._counted]
+        self._counters = [torch.maximum(*pair) for pair in zip(self._counters, counters, strict=True)]
 
     def result(self) -> Params:
         """Give the mean of what was added so far, as new tensors.

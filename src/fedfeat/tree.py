@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -26,7 +26,9 @@ _SCALARS = (type(None), bool, int, float, str)
 
 def tensors(value: Any) -> list[Tensor]:
     """List the tensors of a tree, in the order of fields, items and insertion."""
-    return [leaf for _, leaf in _leaves(value, "") if isinstance(leaf, Tensor)]
+    found: list[Tensor] = []
+    _collect(value, found)
+    return found
 
 
 def flatten(value: Any) -> tuple[Any, dict[str, Tensor]]:
@@ -76,7 +78,7 @@ def unflatten(skeleton: Any, named: dict[str, Tensor], trusted: tuple[str, ...] 
 
 def num_bytes(value: Any) -> int:
     """Count the bytes of all tensors: elements times element size."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(value))
+    return sum([tensor.nbytes for tensor in tensors(value)])
 
 
 def sha256(value: Any) -> str:
@@ -149,13 +151,19 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
     return None
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    children = _children(value)
-    if children is None:
-        yield path, value
-        return
-    for key, child in children:
-        yield from _leaves(child, f"{path}/{key}")
+def _collect(value: Any, found: list[Tensor]) -> None:
+    # Asked for every payload of a round, so the usual nodes come first and no path is made.
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif isinstance(value, dict):
+        for child in value.values():
+            _collect(child, found)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            _collect(child, found)
+    else:
+        for _, child in _children(value) or ():
+            _collect(child, found)
 
 
 def _skeleton(value: Any, path: str, named: dict[str, Tensor]) -> Any:

@@ -71,9 +71,9 @@ class Worker:
         self.lightning = trainer.build()
         self._modules: OrderedDict[Hashable, ClientModule] = OrderedDict()
         self.module = self._make(None)
-        self.drop_singleton = any([has_batch_norm(module.model) for module in self._kinds()])
+        self.drop_singleton = any([has_batch_norm(module.model) for module in self.kinds()])
 
-    def _kinds(self) -> list[ClientModule]:
+    def kinds(self) -> list[ClientModule]:
         """Modules of all kinds of networks; what one of them refuses is then refused at the start."""
         if isinstance(self.module.model, GroupedNetwork):
             # Parts of it have its kinds of layers, and there may be thousands of them.
@@ -115,17 +115,15 @@ class Worker:
         Raises:
             ClientError: The fit failed, or left weights that are not finite.
         """
-        seed = derive_seed(self.settings.seed, "fit", task.round_idx, task.client_id)
         try:
-            update = self._fit(task, seed)
+            update = self._fit(task)
         except Exception as error:
-            cause = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            raise ClientError(self._failure(task, seed, cause)) from error
+            raise self.failure(task, cause_of(error)) from error
         if not is_finite(update.payload) or not is_finite(update.memory):
-            raise ClientError(self._failure(task, seed, "its update holds values that are not finite"))
+            raise self.failure(task, "its update holds values that are not finite")
         return update
 
-    def _fit(self, task: Task, seed: int) -> Update:
+    def _fit(self, task: Task) -> Update:
         module = self.module_of(task.client_id)
         memory, optimizer_state = split_memory(task.memory)
         module.receive(task.payload, memory)
@@ -137,7 +135,7 @@ class Worker:
         if self.settings.keep_optimizer:
             module.optimizer_memory = optimizer_state
         # Dropout and other draws from the global generator start at this turn's address.
-        _seed_global_generators(seed)
+        _seed_global_generators(self.fit_seed(task))
         with quiet():
             self.lightning.fit(module, batches)
         payload, kept = module.upload()
@@ -146,10 +144,9 @@ class Worker:
             metrics |= self.own_score(module, task.client_id)
         if self.settings.keep_optimizer:
             kept = (kept or {}) | optimizer_tensors(self.lightning.optimizers[0])
-        preferences = self.preferences(module) if task.probe else None
-        return Update(
-            task.client_id, self.data.num_examples(task.client_id), payload, kept, metrics, preferences
-        )
+        found = self.preferences(module) if task.probe else None
+        num_examples = self.data.num_examples(task.client_id)
+        return Update(task.client_id, num_examples, payload, kept, metrics, found)
 
     @cached_property
     def _probe_images(self) -> list[Tensor]:
@@ -174,9 +171,8 @@ class Worker:
         """Score the server's model on test examples (all of them unless ``indices`` are given)."""
         self.module.receive(payload, None)
         chosen = np.arange(self.data.num_test) if indices is None else indices
-        return self._score(
-            self.module, self.data.test_batches(chosen, self.settings.eval_batch_size, client_id)
-        )
+        batches = self.data.test_batches(chosen, self.settings.eval_batch_size, client_id)
+        return self._score(self.module, batches)
 
     @torch.no_grad()
     def represent(self, task: Task, inputs: Tensor) -> Answer:
@@ -226,19 +222,24 @@ class Worker:
         return Scores(torch.cat(correct).double().cpu().numpy(), torch.cat(losses).double().cpu().numpy())
 
     def _batches(self, client_id: int, round_idx: int) -> Any:
-        settings = self.settings
-        return self.data.train_batches(
-            client_id,
-            settings.seed,
-            round_idx,
-            settings.batch_size,
-            drop_singleton=self.drop_singleton,
-            rank=self.lightning.global_rank,
-            world_size=self.lightning.world_size,
-        )
+        address = client_id, self.settings.seed, round_idx
+        ranks = {"rank": self.lightning.global_rank, "world_size": self.lightning.world_size}
+        batch_size, drop = self.settings.batch_size, self.drop_singleton
+        return self.data.train_batches(*address, batch_size, drop_singleton=drop, **ranks)
 
-    def _failure(self, task: Task, seed: int, cause: str) -> str:
-        return f"Client {task.client_id} failed in round {task.round_idx + 1} (seed {seed}): {cause}."
+    def fit_seed(self, task: Task) -> int:
+        """Give the seed of dropout and other draws in a fit."""
+        return derive_seed(self.settings.seed, "fit", task.round_idx, task.client_id)
+
+    def failure(self, task: Task, cause: str) -> ClientError:
+        """Give the error of a turn; ``cause`` ends its sentence."""
+        name, seed = f"Client {task.client_id}", self.fit_seed(task)
+        return ClientError(f"{name} failed in round {task.round_idx + 1} (seed {seed}): {cause}.")
+
+
+def cause_of(error: Exception) -> str:
+    """Give an error's type and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def _seed_global_generators(seed: int) -> None:

@@ -56,6 +56,8 @@ class FedFusionClient(ClientModule):
         arguments: As in `ClientModule`.
     """
 
+    apart = None
+
     def __init__(
         self,
         *,
@@ -71,6 +73,8 @@ class FedFusionClient(ClientModule):
         fuse(model, op, lambda_init, conv_init, conv_bias, concat)
         super().__init__(model=model, **arguments)
         self.fixed_inputs = self.cache_eg = cache_eg
+        if cache_eg:
+            self.apart = "it keeps the frozen features of every example (algorithm.client.cache_eg)"
         self._num_cached = 0
 
     @property

@@ -60,6 +60,7 @@ class FedMAClient(ClientModule):
 
     payload_type: ClassVar[type] = LayerExchange
     resets_optimizer = True
+    apart = "its clients have networks of unequal widths"
 
     def __init__(self, weight_decay: float = 0.0, **arguments: Any) -> None:
         super().__init__(**arguments)

@@ -24,22 +24,34 @@ class FedProxClient(ClientModule):
         arguments: As in `ClientModule`.
     """
 
+    apart = None
+
     def __init__(self, *, mu: float = 0.001, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.mu = mu
-        self._received: list[Tensor] = []
+        # By name: in a stacked fit tensors stand where the parameters were.
+        self._names = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        for index, parameter in enumerate(self._trained()):
+            self.register_buffer(f"received_{index}", parameter.detach().clone())
 
-    def on_train_start(self) -> None:
-        """Lightning hook: keep w^t on the model's device (trainable parameters only, not BN statistics)."""
-        self._received = [parameter.detach().clone() for parameter in self._trained()]
+    def receive(self, payload: Any, memory: dict[str, Tensor] | None) -> None:
+        """Become one client and keep w^t (trainable parameters only, not BN statistics)."""
+        super().receive(payload, memory)
+        if self.mu != 0.0:
+            with torch.no_grad():
+                torch._foreach_copy_(self._received(), self._trained())
 
     def loss(self, batch: Batch) -> Tensor:
         """``F_k(w) + mu / 2 * ||w - w^t||^2``."""
         if self.mu == 0.0:
             return super().loss(batch)
-        gaps = torch._foreach_sub(self._trained(), self._received)
-        squares = [gap.square().sum() for gap in gaps]
+        pairs = zip(self._trained(), self._received(), strict=True)
+        squares = [(own - received).square().sum() for own, received in pairs]
         return super().loss(batch) + 0.5 * self.mu * torch.stack(squares).sum()
 
     def _trained(self) -> list[Tensor]:
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        parameters = dict(self.model.named_parameters())
+        return [parameters[name] for name in self._names]
+
+    def _received(self) -> list[Tensor]:
+        return [self.get_buffer(f"received_{index}") for index in range(len(self._names))]

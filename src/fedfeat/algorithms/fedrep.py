@@ -32,6 +32,8 @@ class FedRepClient(ClientModule):
         arguments: As in `ClientModule`; ``personal`` names the head.
     """
 
+    apart = "it trains heads and body in turn, and clients of unequal size change over at different steps"
+
     def __init__(self, *, head_epochs: int = 10, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.head_epochs = head_epochs

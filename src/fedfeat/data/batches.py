@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from copy import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,24 @@ def cut(
     return size, num_examples - (tail if drop_singleton and tail < 2 * world_size else 0)
 
 
+def epoch_orders(num_examples: int, kept: int, address: tuple[int, int, int]) -> Iterator[Tensor]:
+    """Yield the order of a client's examples, epoch after epoch and without end.
+
+    Args:
+        num_examples: Training examples of the client.
+        kept: How many of them an epoch uses.
+        address: Seed, round and client.
+
+    Yields:
+        Places among the client's examples, int64 (kept,), on the CPU.
+    """
+    seed, round_idx, client_id = address
+    generator = torch.Generator().manual_seed(derive_seed(seed, "batches", round_idx, client_id))
+    while True:
+        order = torch.randperm(num_examples, generator=generator)
+        yield order if kept == num_examples else order[:kept]
+
+
 class ClientBatches:
     """The batches of one local fit; every ``iter()`` is the next local epoch.
 
@@ -50,18 +69,21 @@ class ClientBatches:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        seed, round_idx, client_id = address
         if batch_size is not None and batch_size != -1 and batch_size < 1:
             raise ConfigError.rule("batch_size", "be positive, or -1 or null for full batches", batch_size)
-        self._data, self._rank, self._world_size = data, rank, world_size
+        self._data, self._address, self._rank, self._world_size = data, address, rank, world_size
         self._size, self._kept = cut(len(indices), batch_size, drop_singleton, world_size)
         self._indices = indices
-        self._order = torch.Generator().manual_seed(derive_seed(seed, "batches", round_idx, client_id))
-        # Ranks augment different examples, hence need different numbers; rank 0 is what one process draws.
-        turn = (round_idx, client_id, rank) if rank else (round_idx, client_id)
-        self._augmentation = torch.Generator(data.device)
-        self._augmentation.manual_seed(derive_seed(seed, "augmentation", *turn))
+        self._orders = epoch_orders(len(indices), self._kept, address)
         self._beside: Tensor | None = None
+
+    @cached_property
+    def augmentation(self) -> torch.Generator:
+        """Source of the randomness of crops and flips."""
+        seed, *turn = self._address
+        # Ranks augment different examples, hence need different numbers; rank 0 is what one process draws.
+        place = (*turn, self._rank) if self._rank else turn
+        return torch.Generator(self._data.device).manual_seed(derive_seed(seed, "augmentation", *place))
 
     def __len__(self) -> int:
         """Give the number of batches per epoch."""
@@ -70,13 +92,13 @@ class ClientBatches:
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         """Yield the batches of the next epoch; its order is drawn when the first batch is."""
         data = self._data
-        order = torch.randperm(len(self._indices), generator=self._order)[: self._kept].to(data.device)
+        order = next(self._orders).to(data.device)
         if not len(order):
             return
         for batch in order.split(self._size):
             places = batch if self._world_size == 1 else self._share(batch)
             chosen = self._indices[places]
-            x: Any = data.train_inputs(chosen, self._augmentation)
+            x: Any = data.train_inputs(chosen, self.augmentation)
             yield (x if self._beside is None else (x, self._beside[places])), data.train_labels(chosen)
 
     def inputs(self) -> Iterator[Tensor]:

@@ -1,0 +1,114 @@
+"""The batches of many local fits side by side, step by step."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from fedfeat.data.batches import cut, epoch_orders
+from fedfeat.data.federated import FederatedData
+
+PADDED = -100
+"""Label of an example that is none; the mean cross-entropy of PyTorch leaves it out (its ``ignore_index``)."""
+
+
+class StackedBatches:
+    """For every step the batches of all clients that still have one: exactly those of `ClientBatches`.
+
+    Clients come with falling numbers of steps, so that those of a step are the first ones. Yields float32
+    ``(K, B, C, H, W)`` and int64 ``(K, B)``; where a client's batch is smaller than another's, rows labelled `PADDED`
+    follow.
+
+    Args:
+        data: The federation's data.
+        clients: The clients.
+        num_steps: Optimizer steps of each, falling.
+        address: Seed and round.
+        batch_size: Examples per batch; None or -1 is the full data of the client.
+
+    Attributes:
+        sizes: Examples of each client's batches, (K, steps), 0 after its last one.
+    """
+
+    def __init__(
+        self,
+        data: FederatedData,
+        clients: Sequence[int],
+        num_steps: Sequence[int],
+        address: tuple[int, int],
+        batch_size: int | None,
+    ) -> None:
+        self._data = data
+        chosen = _examples(data, clients, np.asarray(num_steps), address, batch_size)
+        self.sizes = (chosen >= 0).sum(2)
+        self._active = [int(count) for count in (self.sizes > 0).sum(0)]
+        self._chosen = torch.from_numpy(chosen).to(data.device)
+        batches = [data.train_batches(k, *address, batch_size) for k in clients] if data.augmented else []
+        self._augmentations = [one.augmentation for one in batches]
+
+    def __len__(self) -> int:
+        """Give the number of steps."""
+        return len(self._active)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of every step."""
+        for step, active in enumerate(self._active):
+            sizes = self.sizes[:active, step]
+            width = int(sizes.max())
+            chosen = self._chosen[:active, step, :width]
+            if sizes.min() == width:
+                yield self._inputs(chosen, sizes), self._data.train_labels(chosen)
+            else:
+                filled = chosen.clamp(min=0)
+                labels = self._data.train_labels(filled).masked_fill(chosen < 0, PADDED)
+                yield self._inputs(filled, sizes), labels
+
+    def _inputs(self, chosen: Tensor, sizes: np.ndarray) -> Tensor:
+        if not self._augmentations:
+            return self._data.plain_inputs(chosen.flatten()).unflatten(0, chosen.shape)
+        parts = [
+            self._data.train_inputs(mine[:size], generator)
+            for mine, size, generator in zip(chosen, sizes.tolist(), self._augmentations, strict=False)
+        ]
+        return pad_sequence(parts, batch_first=True)
+
+
+def _examples(
+    data: FederatedData,
+    clients: Sequence[int],
+    num_steps: np.ndarray,
+    address: tuple[int, int],
+    batch_size: int | None,
+) -> np.ndarray:
+    """Give the example at each place of each batch, int64 (K, steps, B), and -1 where there is none."""
+    seed, round_idx = address
+    parts = data.split.train
+    counts = [data.num_examples(k) for k in clients]
+    size, kept = np.array([cut(count, batch_size) for count in counts]).T
+    per_epoch = -(-kept // size)
+    epochs = -(-num_steps // per_epoch)
+    orders = [
+        order
+        for k, count, used, num in zip(clients, counts, kept.tolist(), epochs.tolist(), strict=True)
+        for order in islice(epoch_orders(count, used, (seed, round_idx, k)), num)
+    ]
+    # One row for each client's epoch, then one for each example in it.
+    who = np.repeat(np.arange(len(clients)), epochs)
+    epoch = _count_up(epochs)
+    lengths = kept[who]
+    who, epoch, place = np.repeat(who, lengths), np.repeat(epoch, lengths), _count_up(lengths)
+    step = epoch * per_epoch[who] + place // size[who]
+    example = parts.indices[parts.offsets[np.asarray(clients)][who] + torch.cat(orders).numpy()]
+    done = step < num_steps[who]
+    table = np.full((len(clients), num_steps.max(), min(size.max(), kept.max())), -1, dtype=np.int64)
+    table[who[done], step[done], (place % size[who])[done]] = example[done]
+    return table
+
+
+def _count_up(lengths: np.ndarray) -> np.ndarray:
+    """Give 0, 1, ... for each of the lengths, one after the other: (2, 3) gives 0 1 0 1 2."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)

@@ -1,0 +1,155 @@
+"""Which executor is the fastest here: measured on the actual network, data and device before the first fits."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fedfeat.errors import ClientError, ConfigError
+from fedfeat.executors.base import Executor
+from fedfeat.executors.serial import SerialExecutor
+from fedfeat.executors.vectorized import VectorizedExecutor
+from fedfeat.types import Answer, Task, Turns, Update
+from fedfeat.worker import Worker
+
+_log = logging.getLogger("fedfeat")
+
+# Seconds that the reference may take for what is measured. A slower candidate takes more, but the stacked form of
+# convolutions, which is the slowest, is no more than some three times as slow.
+_BUDGET = 0.5
+
+# A candidate must save a tenth of the time: clocks are noisy, and only serial is the same to the last bit everywhere.
+_WORTHWHILE = 0.9
+
+
+class AutoExecutor(Executor):
+    """Measures its candidates on the first turns, logs the times, and goes on with the fastest.
+
+    What is measured is thrown away, and the same turns follow. The first candidate is the reference.
+
+    Args:
+        build_worker: Makes the worker that all candidates share.
+        memory_mb: See `VectorizedExecutor`.
+
+    Attributes:
+        candidates: Executors by name.
+        refused: Why others are no candidates, by name.
+        chosen: Name of the executor that fits; None until the first fits of several clients.
+    """
+
+    def __init__(self, build_worker: Callable[[], Worker], memory_mb: float = 1024) -> None:
+        self.worker = build_worker()
+        self.candidates: dict[str, Executor] = {"serial": SerialExecutor(lambda: self.worker)}
+        self.refused: dict[str, str] = {}
+        self.chosen: str | None = None
+        try:
+            self.candidates["vectorized"] = VectorizedExecutor(lambda: self.worker, memory_mb)
+        except ConfigError as error:
+            self.refused["vectorized"] = str(error)
+
+    def start(self) -> None:
+        """Start all candidates."""
+        for executor in self.candidates.values():
+            executor.start()
+
+    def close(self) -> None:
+        """End what they have started."""
+        for executor in self.candidates.values():
+            executor.close()
+
+    def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
+        """Fit the clients; the first time that there are several, choose how."""
+        if self.chosen is None and len(turns) > 1:
+            turns = self._choose(turns)
+        yield from self._current.fit(turns)
+
+    def evaluate(self, turns: Sequence[Task]) -> Iterator[dict[str, float]]:
+        """Score each client's own model on its own test part."""
+        return self._current.evaluate(turns)
+
+    def represent(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
+        """Represent unlabelled inputs (m, ...) by each client's own model."""
+        return self._current.represent(turns, inputs)
+
+    @property
+    def _current(self) -> Executor:
+        return self.candidates[self.chosen or next(iter(self.candidates))]
+
+    def _choose(self, turns: Sequence[Task]) -> Sequence[Task]:
+        """Choose by the first turns; give all of them."""
+        if len(self.candidates) == 1:
+            self.chosen = next(iter(self.candidates))
+            _log.info("executor: %s. %s", self.chosen, " ".join(self.refused.values()))
+            return turns
+        first, sample = measured_turns(self._current, turns)
+        seconds = {name: _seconds(executor, sample) for name, executor in self.candidates.items()}
+        self.chosen = fastest(seconds)
+        found = ", ".join(f"{name} {1e3 * value:.3g}" for name, value in seconds.items())
+        steps = max(task.num_steps for task in sample)
+        _log.info(
+            "executor: %s (ms for each of %d clients with up to %d steps: %s)",
+            *(self.chosen, len(sample), steps, found),
+        )
+        return _Begun(turns, first)
+
+
+def fastest(seconds: dict[str, float]) -> str:
+    """Give the name with the least time; the first one where the others do not save enough.
+
+    Args:
+        seconds: Time of each, the reference first.
+    """
+    reference = next(iter(seconds))
+    best = min(seconds, key=lambda name: seconds[name])
+    return best if seconds[best] < _WORTHWHILE * seconds[reference] else reference
+
+
+def measured_turns(reference: Executor, turns: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """Take what the reference does within the budget: of each turn as many steps, then as many turns, but two.
+
+    Args:
+        reference: The executor that sets the measure.
+        turns: At least two turns.
+
+    Returns:
+        The first turns as they are, and cut down.
+    """
+    first = [turns[0]]
+    one = [first[0]._replace(num_steps=1, evaluate=False, probe=False)]
+    _timed(reference, one)  # the first fit of all builds what later ones find
+    for_one = _timed(reference, one)
+    longest = max(int(_BUDGET / 2 / for_one), 1)
+    count = int(_BUDGET / (min(longest, first[0].num_steps) * for_one))
+    first += [turns[position] for position in range(1, min(max(count, 2), len(turns)))]
+    return first, [
+        task._replace(num_steps=min(task.num_steps, longest), evaluate=False, probe=False) for task in first
+    ]
+
+
+def _seconds(executor: Executor, sample: Sequence[Task]) -> float:
+    """Time an executor on a sample, per client, after a first fit that is not counted."""
+    _timed(executor, [task._replace(num_steps=1) for task in sample[:2]])
+    return _timed(executor, sample) / len(sample)
+
+
+def _timed(executor: Executor, tasks: Sequence[Task]) -> float:
+    start = time.perf_counter()
+    for _ in executor.fit(tasks):
+        pass
+    return time.perf_counter() - start
+
+
+class _Begun(Turns):
+    """Turns of which the first have been asked for; those are given away, so that nobody holds a cohort."""
+
+    def __init__(self, turns: Sequence[Task], first: list[Task]) -> None:
+        self._turns, self._first = turns, dict(enumerate(first))
+        first.clear()
+        self.clients = turns.clients if isinstance(turns, Turns) else list(range(len(turns)))
+        self.costs = turns.costs if isinstance(turns, Turns) else [1.0] * len(turns)
+
+    def __getitem__(self, position: Any) -> Any:
+        """Give the task at a position."""
+        return self._first.pop(position) if position in self._first else self._turns[position]

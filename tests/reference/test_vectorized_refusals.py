@@ -1,0 +1,122 @@
+"""What cannot be stacked into one fit, and how `executor=auto` chooses."""
+
+import logging
+from functools import partial
+
+import pytest
+import torch
+from harness import make_data, network_of, parties
+from stacked_rounds import CASES, assert_agree, normed, of, run, two_layers
+from torch import nn
+
+from fedfeat.algorithms.fedfusion import FedFusionClient
+from fedfeat.algorithms.fedrep import FedRepClient
+from fedfeat.client import ClientModule
+from fedfeat.errors import ConfigError
+from fedfeat.executors.auto import AutoExecutor, fastest
+from fedfeat.executors.serial import SerialExecutor
+from fedfeat.executors.vectorized import VectorizedExecutor
+from fedfeat.fitting import LocalTrainer
+from fedfeat.networks import OneNetwork
+from fedfeat.worker import Worker, WorkerSettings
+
+
+class Counting(ClientModule):
+    def on_train_batch_end(self, *arguments):
+        self.count = 1
+
+
+class Hooked(Counting):
+    apart = None
+
+
+class Mixing(nn.Module):
+    def forward(self, x):
+        return x - x.mean(0, keepdim=True)
+
+
+class Noisy(nn.Module):
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+
+REFUSED = {
+    "batch norm": {"build_model": normed},
+    "FedRepClient cannot be stacked: it trains heads and body in turn": {
+        "client": of(FedRepClient, personal=["head"]),
+        "build_model": two_layers,
+    },
+    "Counting overrides on_train_batch_end": {"client": Counting},
+    "Counting overrides on_train_batch_end and": {"client": Hooked},
+    "it keeps the frozen features": {"client": of(FedFusionClient, cache_eg=True), "build_model": two_layers},
+    "federation.opt_state=keep": {"keep_optimizer": True},
+    "gradients are others than in a step of one": {
+        "build_model": lambda: network_of(Mixing(), nn.Linear(4, 3))
+    },
+    "a step of two clients together fails (RuntimeError: vmap: called random operation": {
+        "build_model": lambda: network_of(Noisy(), nn.Linear(4, 3))
+    },
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_stacked_is_refused_at_the_start_in_one_sentence(reason, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        parties(tmp_path, build_executor=VectorizedExecutor, **REFUSED[reason])
+    assert str(caught.value).startswith("executor must be another than vectorized here, for ")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "optimizer", "reason"),
+    [
+        ({"gradient_clip_val": 1.0}, torch.optim.SGD, "gradient_clip_val"),
+        ({"channels_last": True}, torch.optim.SGD, "channels_last"),
+        ({"precision": "64-true"}, torch.optim.SGD, "trainer.precision=64-true"),
+        ({"extra": {"accumulate_grad_batches": 2}}, torch.optim.SGD, "trainer.extra"),
+        ({}, torch.optim.LBFGS, "LBFGS"),
+        ({}, torch.optim.Adagrad, "Adagrad"),
+    ],
+)
+def test_trainers_and_optimizers_without_a_stacked_form_are_refused(trainer, optimizer, reason):
+    def build():
+        client = partial(ClientModule, optimizer=partial(optimizer, lr=0.1))
+        local = LocalTrainer(accelerator="cpu", **trainer)
+        return Worker(make_data(), OneNetwork(two_layers), client, local, WorkerSettings(0, 2, 100, False))
+
+    with pytest.raises(ConfigError, match=reason):
+        VectorizedExecutor(build)
+
+
+def test_auto_measures_once_and_goes_on_as_the_fastest_does(tmp_path, caplog):
+    case = CASES["dropout"]
+    executors = []
+
+    def build(build_worker):
+        executors.append(AutoExecutor(build_worker))
+        return executors[-1]
+
+    with caplog.at_level(logging.INFO, logger="fedfeat"):
+        found = run(tmp_path / "a", build, **case)
+    (auto,) = executors
+    line = next(text for text in caplog.messages if text.startswith("executor: "))
+    assert line.startswith(f"executor: {auto.chosen} (ms for each of ")
+    assert "serial " in line
+    assert "vectorized " in line
+    chosen = {"serial": SerialExecutor, "vectorized": VectorizedExecutor}[auto.chosen]
+    assert_agree(found, run(tmp_path / "b", chosen, **case), tolerance=0)
+
+
+def test_auto_takes_serial_and_says_why_where_vectorized_refuses(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="fedfeat"):
+        found = run(tmp_path / "a", AutoExecutor, build_model=normed, batch_size=2)
+    assert_agree(found, run(tmp_path / "b", SerialExecutor, build_model=normed, batch_size=2), tolerance=0)
+    (line,) = [text for text in caplog.messages if text.startswith("executor: ")]
+    assert line.startswith("executor: serial. executor must be another than vectorized here, for batch norm")
+
+
+def test_an_executor_must_save_a_tenth_to_replace_the_reference():
+    assert fastest({"serial": 1.0, "vectorized": 0.91}) == "serial"
+    assert fastest({"serial": 1.0, "vectorized": 0.89, "other": 0.5}) == "other"
+    assert fastest({"serial": 1.0}) == "serial"
