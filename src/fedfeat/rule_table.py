@@ -100,6 +100,7 @@ RULES = (
     Rule("executor.address", _TEXT, optional=True),
     Rule("executor.window", integer(1), optional=True),
     Rule("executor.memory_mb", _POSITIVE),
+    Rule("executor.among", list_of(one_of("vectorized", "processes"))),
     Rule("partition.alpha", _POSITIVE, optional=True),
     Rule("partition.power", _POSITIVE, optional=True),
     Rule("partition.classes_per_client", integer(1)),

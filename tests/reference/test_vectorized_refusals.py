@@ -14,11 +14,14 @@ from fedfeat.algorithms.fedrep import FedRepClient
 from fedfeat.client import ClientModule
 from fedfeat.errors import ConfigError
 from fedfeat.executors.auto import AutoExecutor, fastest
+from fedfeat.executors.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.vectorized import VectorizedExecutor
 from fedfeat.fitting import LocalTrainer
 from fedfeat.networks import OneNetwork
 from fedfeat.worker import Worker, WorkerSettings
+
+NAMES = {SerialExecutor: "serial", VectorizedExecutor: "vectorized", ProcessExecutor: "processes"}
 
 
 class Counting(ClientModule):
@@ -94,7 +97,7 @@ def test_auto_measures_once_and_goes_on_as_the_fastest_does(tmp_path, caplog):
     executors = []
 
     def build(build_worker):
-        executors.append(AutoExecutor(build_worker))
+        executors.append(AutoExecutor(build_worker, ["vectorized"]))
         return executors[-1]
 
     with caplog.at_level(logging.INFO, logger="fedfeat"):
@@ -110,10 +113,39 @@ def test_auto_measures_once_and_goes_on_as_the_fastest_does(tmp_path, caplog):
 
 def test_auto_takes_serial_and_says_why_where_vectorized_refuses(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="fedfeat"):
-        found = run(tmp_path / "a", AutoExecutor, build_model=normed, batch_size=2)
+        alone = partial(AutoExecutor, among=["vectorized"])
+        found = run(tmp_path / "a", alone, build_model=normed, batch_size=2)
     assert_agree(found, run(tmp_path / "b", SerialExecutor, build_model=normed, batch_size=2), tolerance=0)
     (line,) = [text for text in caplog.messages if text.startswith("executor: ")]
     assert line.startswith("executor: serial. executor must be another than vectorized here, for batch norm")
+
+
+@pytest.mark.parametrize("faster", ["serial", "processes", "vectorized"])
+def test_auto_goes_on_with_what_it_measured_as_fastest_and_ends_the_others(
+    faster, tmp_path, monkeypatch, caplog
+):
+    """Clocks are replaced, so that each of the three wins once."""
+    seconds = {"serial": 1.0, "vectorized": 1.0, "processes": 1.0} | {faster: 0.5}
+    monkeypatch.setattr("fedfeat.executors.auto._seconds", lambda executor, _: seconds[NAMES[type(executor)]])
+    executors = []
+
+    def build(build_worker):
+        executors.append(AutoExecutor(build_worker))
+        executors[0].start()
+        return executors[0]
+
+    case = CASES["dropout"]
+    with caplog.at_level(logging.INFO, logger="fedfeat"):
+        found = run(tmp_path / "a", build, **case)
+    auto = executors[0]
+    children = auto.candidates["processes"]._children
+    assert auto.chosen == faster
+    assert bool(children) == (faster == "processes" and auto.candidates["processes"]._num_processes > 1)
+    auto.close()
+    assert auto.candidates["processes"]._children == []
+    assert "processes 500" in caplog.text if faster == "processes" else "processes 1e+03" in caplog.text
+    expected = run(tmp_path / "b", SerialExecutor, **case)
+    assert_agree(found, expected, tolerance=1e-6 if faster == "vectorized" else 0)
 
 
 def test_an_executor_must_save_a_tenth_to_replace_the_reference():

@@ -68,6 +68,7 @@ REFUSED = [
     ("executor.threads_per_worker", 0.5, "an integer of at least 1"),
     ("executor.gpus_per_worker", 2, "in [0, 1]"),
     ("executor.address", "", "a non-empty text"),
+    ("executor.among", ["ray"], "a list in which each must be one of vectorized, processes"),
     ("executor.window", 0, "an integer of at least 1"),
     ("executor.memory_mb", 0, "in (0, inf)"),
     ("partition.alpha", 0, "in (0, inf)"),

@@ -3,12 +3,14 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from fedfeat.errors import ClientError, ConfigError
 from fedfeat.executors.base import Executor
+from fedfeat.executors.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.vectorized import VectorizedExecutor
 from fedfeat.types import Answer, Task, Turns, Update
@@ -20,7 +22,7 @@ _log = logging.getLogger("fedfeat")
 # convolutions, which is the slowest, is no more than some three times as slow.
 _BUDGET = 0.5
 
-# A candidate must save a tenth of the time: clocks are noisy, and only serial is the same to the last bit everywhere.
+# A candidate must save a tenth of the time, for clocks are noisy.
 _WORTHWHILE = 0.9
 
 
@@ -31,6 +33,7 @@ class AutoExecutor(Executor):
 
     Args:
         build_worker: Makes the worker that all candidates share.
+        among: Candidates beside ``serial``: ``vectorized``, ``processes``.
         memory_mb: See `VectorizedExecutor`.
 
     Attributes:
@@ -39,15 +42,25 @@ class AutoExecutor(Executor):
         chosen: Name of the executor that fits; None until the first fits of several clients.
     """
 
-    def __init__(self, build_worker: Callable[[], Worker], memory_mb: float = 1024) -> None:
+    def __init__(
+        self,
+        build_worker: Callable[[], Worker],
+        among: Sequence[str] = ("vectorized", "processes"),
+        memory_mb: float = 1024,
+    ) -> None:
         self.worker = build_worker()
         self.candidates: dict[str, Executor] = {"serial": SerialExecutor(lambda: self.worker)}
         self.refused: dict[str, str] = {}
         self.chosen: str | None = None
-        try:
-            self.candidates["vectorized"] = VectorizedExecutor(lambda: self.worker, memory_mb)
-        except ConfigError as error:
-            self.refused["vectorized"] = str(error)
+        others: dict[str, Callable[[Callable[[], Worker]], Executor]] = {
+            "vectorized": partial(VectorizedExecutor, memory_mb=memory_mb),
+            "processes": ProcessExecutor,
+        }
+        for name in among:
+            try:
+                self.candidates[name] = others[name](lambda: self.worker)
+            except ConfigError as error:
+                self.refused[name] = str(error)
 
     def start(self) -> None:
         """Start all candidates."""
@@ -86,11 +99,14 @@ class AutoExecutor(Executor):
         first, sample = measured_turns(self._current, turns)
         seconds = {name: _seconds(executor, sample) for name, executor in self.candidates.items()}
         self.chosen = fastest(seconds)
+        for name, executor in self.candidates.items():
+            if name != self.chosen:
+                executor.close()
         found = ", ".join(f"{name} {1e3 * value:.3g}" for name, value in seconds.items())
         steps = max(task.num_steps for task in sample)
         _log.info(
-            "executor: %s (ms for each of %d clients with up to %d steps: %s)",
-            *(self.chosen, len(sample), steps, found),
+            "executor: %s (ms for each of %d clients with up to %d steps: %s). %s",
+            *(self.chosen, len(sample), steps, found, " ".join(self.refused.values())),
         )
         return _Begun(turns, first)
 
