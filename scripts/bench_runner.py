@@ -29,8 +29,8 @@ from fedfeat.types import Parts
 
 MODELS = {
     "W1": ["model=mlp", "model.hidden=[64]"],
-    "W2": ["model=mnist_cnn"],
-    # The comparison's network has no dropout.
+    "W2": ["model=mnist_cnn", "model.dropout=0"],
+    # None of the comparison's networks has dropout.
     "W3": ["model=vgg9", "model.conv_dropout=0", "model.dropout=0"],
 }
 

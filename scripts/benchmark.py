@@ -54,7 +54,7 @@ class Workload:
 
 WORKLOADS = {
     "W1": Workload("model=mlp", (1, 8, 8), 1000, 32, 100, 16, 20, "executor=vectorized trainer.num_threads=2"),
-    "W2": Workload("model=mnist_cnn", (1, 28, 28), 100, 200, 10, 32, 7, "executor=processes"),
+    "W2": Workload("model=mnist_cnn model.dropout=0", (1, 28, 28), 100, 200, 10, 32, 7, "executor=processes"),
     "W3": Workload(
         "model=vgg9 model.dropout=0 model.conv_dropout=0", (3, 32, 32), 10, 128, 10, 64, 5,
         "executor=processes trainer.channels_last=true",

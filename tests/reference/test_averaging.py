@@ -158,7 +158,7 @@ def test_the_gradients_differ_by_mu_times_the_distance_on_the_second_step(tmp_pa
     def recording(cls, name):
         class Recording(cls):
             def on_before_optimizer_step(self, optimizer):
-                flat = [torch.cat([p.grad.flatten(), p.detach().flatten()]) for p in self.parameters()]
+                flat = [torch.cat([p.grad.flatten(), p.detach().flatten()]) for p in self.model.parameters()]
                 gradients.setdefault(name, []).append([part.clone() for part in flat])
 
         return Recording

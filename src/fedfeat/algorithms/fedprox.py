@@ -7,12 +7,14 @@ Partial work is a matter of the federation (``federation.straggler_fraction``, `
 every method can be compared under it; FedAvg in the paper drops stragglers (``straggler_policy=drop``).
 """
 
+from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedfeat.client import Batch, ClientModule
+from fedfeat.params import copy_into
 
 
 class FedProxClient(ClientModule):
@@ -24,34 +26,23 @@ class FedProxClient(ClientModule):
         arguments: As in `ClientModule`.
     """
 
-    apart = None
+    apart = None  # w^t is in the state dict, so turns can be stacked
 
     def __init__(self, *, mu: float = 0.001, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.mu = mu
-        # By name: in a stacked fit tensors stand where the parameters were.
-        self._names = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
-        for index, parameter in enumerate(self._trained()):
-            self.register_buffer(f"received_{index}", parameter.detach().clone())
+        self.received = deepcopy(self.model).requires_grad_(False)
+        self._trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
 
     def receive(self, payload: Any, memory: dict[str, Tensor] | None) -> None:
-        """Become one client and keep w^t (trainable parameters only, not BN statistics)."""
+        """Become one client and keep w^t."""
         super().receive(payload, memory)
-        if self.mu != 0.0:
-            with torch.no_grad():
-                torch._foreach_copy_(self._received(), self._trained())
+        copy_into(self.received, self.model.state_dict())
 
     def loss(self, batch: Batch) -> Tensor:
-        """``F_k(w) + mu / 2 * ||w - w^t||^2``."""
+        """``F_k(w) + mu / 2 * ||w - w^t||^2`` over what is trained."""
         if self.mu == 0.0:
             return super().loss(batch)
-        pairs = zip(self._trained(), self._received(), strict=True)
-        squares = [(own - received).square().sum() for own, received in pairs]
+        own, received = (dict(model.named_parameters()) for model in (self.model, self.received))
+        squares = [(own[name] - received[name]).square().sum() for name in self._trained]
         return super().loss(batch) + 0.5 * self.mu * torch.stack(squares).sum()
-
-    def _trained(self) -> list[Tensor]:
-        parameters = dict(self.model.named_parameters())
-        return [parameters[name] for name in self._names]
-
-    def _received(self) -> list[Tensor]:
-        return [self.get_buffer(f"received_{index}") for index in range(len(self._names))]
