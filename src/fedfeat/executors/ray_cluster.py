@@ -73,7 +73,9 @@ class Cluster:
         # Else it prints those of calls whose results nobody waits for, after the first of them has ended the run.
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         arguments: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        with _signals():
+        # Under `uv run` Ray would send the folder to its workers and start them by the same command there. They run in
+        # the environment in which Ray was started, where the same versions have to be anyway.
+        with _signals(), patch.object(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False):
             if self._address is None:
                 self._start(num_cpus, arguments)
             else:
