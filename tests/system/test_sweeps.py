@@ -109,6 +109,15 @@ def test_long_names_keep_their_beginning_and_differ_at_the_end():
     assert rundir.directory_name("ä" * 200 + "a") == one
 
 
+@pytest.fixture
+def unhandled():
+    """SIGTERM as a process of its own has it; libraries that earlier tests have used may have left a handler."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("unhandled")
 def test_a_stopped_run_saves_its_round_and_goes_on_to_the_same_weights(
     cli, small, tmp_path, monkeypatch, caplog
 ):
