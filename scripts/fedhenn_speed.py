@@ -15,14 +15,24 @@ rest is the price of the kernels. A batch of 10 and one of 256 use a processor u
 """
 
 import argparse
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from fusion_speed import CLOCKS
-from timing import LAYOUTS, PRECISIONS, Key, Setting, Step, copy_to, measure, milliseconds, ratio
+from timing import (
+    LAYOUTS,
+    PRECISIONS,
+    Key,
+    Setting,
+    Step,
+    copy_to,
+    measure,
+    milliseconds,
+    ratio,
+    read_options,
+)
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -207,12 +217,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["fp32"], choices=PRECISIONS)
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of this process alone")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    random.seed(0)
-    torch.set_num_threads(options.threads)
+    options = read_options(parser)
     keep_freed_memory()  # as every run does
     print(f"torch {torch.__version__}, {options.device}, {options.threads} thread(s), ", end="")
     print(f"{options.clock} time: median (minimum)\n")

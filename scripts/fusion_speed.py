@@ -12,14 +12,24 @@ first epoch (algorithm.client.cache_eg). FLOPs count products and convolutions a
 """
 
 import argparse
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from timing import LAYOUTS, PRECISIONS, Key, Setting, Step, measure, milliseconds, ratio, training_step
+from timing import (
+    LAYOUTS,
+    PRECISIONS,
+    Key,
+    Setting,
+    Step,
+    measure,
+    milliseconds,
+    ratio,
+    read_options,
+    training_step,
+)
 
 from fedfeat.algorithms.fedfusion import FedFusionClient
 from fedfeat.client import ClientModule
@@ -158,12 +168,7 @@ def main() -> None:
     parser.add_argument("--reps", type=int, default=9, help="of a step (%(default)s)")
     parser.add_argument("--fit-reps", type=int, default=3, help="of a fit; 0: none (%(default)s)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of this process alone")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    random.seed(0)
-    torch.set_num_threads(options.threads)
+    options = read_options(parser)
     settings = [
         Setting(options.device, layout, precision, CLOCKS[options.clock])
         for layout in options.layouts

@@ -11,7 +11,6 @@ the optimizer have none.
 """
 
 import argparse
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +26,7 @@ from timing import (
     measure,
     milliseconds,
     ratio,
+    read_options,
     training_step,
 )
 from torch import nn
@@ -144,12 +144,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    random.seed(0)
-    torch.set_num_threads(options.threads)
+    options = read_options(parser)
     settings = [Setting(options.device, la, p) for la in options.layouts for p in options.precisions]
     print(
         f"torch {torch.__version__}, {options.device}, {options.threads} thread(s), batch {options.batch};",

@@ -1,5 +1,6 @@
 """Training steps that alternate in one process, and their times; shared by the scripts that compare networks."""
 
+import argparse
 import random
 import statistics
 import time
@@ -54,6 +55,17 @@ class Setting:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def read_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read a script's options, with those of all of them, and fix the seeds and the threads."""
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    random.seed(0)
+    torch.set_num_threads(options.threads)
+    return options
 
 
 def copy_to(setting: Setting, network: nn.Module) -> nn.Module:

@@ -66,7 +66,7 @@ class LocalTrainer:
         """Build the Trainer of a worker; `begin_fit` readies it for every fit.
 
         A fit on one device is a cluster of its own, however this process was started: Lightning would take a SLURM
-        job's tasks for its ranks and requeue the job from within a fit. Signals are the run's (`signals.Stopping`).
+        job's tasks for its ranks and requeue the job from within a fit. Signals are the run's (`stopping.Stopping`).
         """
         alone = self.devices in (1, "1") and self.strategy == "auto"
         environment = {"plugins": LightningEnvironment()} if alone else {}

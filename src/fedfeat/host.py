@@ -21,6 +21,11 @@ _VARIABLE = "OMP_NUM_THREADS"
 _AT_START = torch.get_num_threads(), os.environ.get(_VARIABLE)
 
 
+def num_cores() -> int:
+    """Count the CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def set_threads(num_threads: int | None, flops_per_step: float) -> None:
     """Set the process's number of CPU threads for local steps of so many FLOPs.
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from executor_cases import CASES, merged, run
+from executor_cases import CASES, merged, run, serial
 
 ray = pytest.importorskip("ray", reason="executor=ray needs the extra `ray`, which is not installed")
 
@@ -25,19 +25,6 @@ FEDAVG = CASES["fedavg"]
 SMALLEST = 6
 # A worker takes seconds to import torch, and much longer where others are busy.
 PATIENCE_S = 240
-
-
-@pytest.fixture(scope="module")
-def serial(tmp_path_factory):
-    """What the reference gives for a case, run once."""
-    found = {}
-
-    def outcome(name):
-        if name not in found:
-            found[name] = run(tmp_path_factory.mktemp("serial"), CASES[name], "serial")
-        return found[name]
-
-    return outcome
 
 
 def harmful(name, folder, victim=0):
@@ -78,11 +65,11 @@ def cluster():
 class TestOneMachine:
     @pytest.mark.parametrize("num_workers", [1, 2, 4])
     @pytest.mark.parametrize("name", ["fedavg", "personal_head", "psi_net", "fedhenn_hetero"])
-    def test_weights_and_metrics_are_those_of_serial(self, name, num_workers, serial, tmp_path):
+    def test_weights_and_metrics_are_those_of_serial(self, name, num_workers, tmp_path):
         found = run(tmp_path, CASES[name], "ray", f"executor.num_workers={num_workers}")
         assert found == serial(name)
 
-    def test_so_are_they_when_no_turn_may_be_started_early(self, serial, tmp_path):
+    def test_so_are_they_when_no_turn_may_be_started_early(self, tmp_path):
         assert run(tmp_path, FEDAVG, "ray", "executor.window=1", "executor.num_workers=2") == serial("fedavg")
 
     def test_weights_are_put_into_the_store_once_per_round(self, tmp_path, monkeypatch):

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fedfeat.errors import ClientError, ConfigError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.processes import ProcessExecutor
+from fedfeat.executors.schedule import costs_of
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.vectorized import VectorizedExecutor
-from fedfeat.types import Answer, Task, Turns, Update
+from fedfeat.types import Answer, Scores, Task, Turns, Update
 from fedfeat.worker import Worker
 
 _log = logging.getLogger("fedfeat")
@@ -85,6 +87,10 @@ class AutoExecutor(Executor):
     def represent(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
         """Represent unlabelled inputs (m, ...) by each client's own model."""
         return self._current.represent(turns, inputs)
+
+    def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
+        """Score the server's model on test examples, all of them unless ``indices`` are given."""
+        return self._current.score(payload, indices, client_id)
 
     @property
     def _current(self) -> Executor:
@@ -164,7 +170,7 @@ class _Begun(Turns):
         self._turns, self._first = turns, dict(enumerate(first))
         first.clear()
         self.clients = turns.clients if isinstance(turns, Turns) else list(range(len(turns)))
-        self.costs = turns.costs if isinstance(turns, Turns) else [1.0] * len(turns)
+        self.costs = list(costs_of(turns))
 
     def __getitem__(self, position: Any) -> Any:
         """Give the task at a position."""

@@ -34,6 +34,13 @@ class Executor(ABC):
     def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
         """Fit the clients; a failed fit is yielded as its error, so that the loop decides what it means."""
 
+    def fit_here(self, task: Task) -> Update | ClientError:
+        """Fit one client in this process."""
+        try:
+            return self.worker.fit(task)
+        except ClientError as error:
+            return error
+
     def evaluate(self, turns: Sequence[Task]) -> Iterator[dict[str, float]]:
         """Score each client's own model on its own test part."""
         for task in turns:

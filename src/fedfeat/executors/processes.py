@@ -5,7 +5,6 @@ write, and start in milliseconds.
 """
 
 import logging
-import os
 import sys
 import warnings
 from collections import OrderedDict
@@ -22,7 +21,8 @@ from fedfeat.errors import ClientError, ConfigError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.child import Child, Message, attempt, parts_of
 from fedfeat.executors.packing import Packed, pack
-from fedfeat.executors.schedule import Window
+from fedfeat.executors.schedule import Window, costs_of
+from fedfeat.host import num_cores
 from fedfeat.tree import tensors
 from fedfeat.types import Answer, Scores, Task, Update
 from fedfeat.worker import Worker
@@ -75,7 +75,7 @@ class ProcessExecutor(Executor):
         self, build_worker: Callable[[], Worker], num_processes: int | None = None, window: int | None = None
     ) -> None:
         self.worker = build_worker()
-        self._num_processes = num_processes or len(os.sched_getaffinity(0))
+        self._num_processes = num_processes or num_cores()
         self._window = window or 4 * self._num_processes
         self._children: list[Child] = []
         self._shared: OrderedDict[tuple[int, ...], tuple[Any, Packed]] = OrderedDict()
@@ -113,15 +113,15 @@ class ProcessExecutor(Executor):
 
     def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
         """Fit the clients, the longest first."""
-        return self._run("fit", lambda turn: (turns[turn],), _costs(turns))
+        return self._run("fit", lambda turn: (turns[turn],), costs_of(turns))
 
     def evaluate(self, turns: Sequence[Task]) -> Iterator[dict[str, float]]:
         """Score each client's own model on its own test part."""
-        return self._run("evaluate_client", lambda turn: (turns[turn],), _costs(turns))
+        return self._run("evaluate_client", lambda turn: (turns[turn],), costs_of(turns))
 
     def represent(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
         """Represent unlabelled inputs (m, ...) by each client's own model."""
-        return self._run("represent", lambda turn: (turns[turn], inputs), _costs(turns))
+        return self._run("represent", lambda turn: (turns[turn], inputs), costs_of(turns))
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples, all of them unless ``indices`` are given."""
@@ -196,7 +196,3 @@ class ProcessExecutor(Executor):
                 self._shared.popitem(last=False)
         self._shared.move_to_end(key)
         return self._shared[key][1]
-
-
-def _costs(turns: Sequence[Task]) -> Sequence[float]:
-    return getattr(turns, "costs", [1.0] * len(turns))

@@ -1,7 +1,6 @@
 """Clients' turns on workers of a Ray cluster: the cores and GPUs of this machine, or of several."""
 
 import logging
-import os
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,8 @@ from torch import Tensor
 
 from fedfeat.errors import ClientError, ConfigError, UserError
 from fedfeat.executors.base import Executor
-from fedfeat.executors.schedule import Window
+from fedfeat.executors.schedule import Window, costs_of
+from fedfeat.host import num_cores
 from fedfeat.seeding import derive_seed
 from fedfeat.types import Answer, Task, Update
 from fedfeat.worker import Worker
@@ -126,7 +126,7 @@ class RayExecutor(Executor):
     def start(self) -> None:
         """Connect to the cluster and start the workers; turns begin when the first of them is ready."""
         asked, needs = self._num_workers, self._needs
-        self._cluster.open(max(_cores(), (asked or 1) * needs.cpus))
+        self._cluster.open(max(num_cores(), (asked or 1) * needs.cpus))
         try:
             room = self._cluster.room(needs)
             if not room:
@@ -177,7 +177,7 @@ class RayExecutor(Executor):
         if not len(turns):
             return
         assert self._pool is not None
-        window = Window(getattr(turns, "costs", [1.0] * len(turns)), self._window or 4 * self._pool.size)
+        window = Window(costs_of(turns), self._window or 4 * self._pool.size)
         job = _Job(method, turns, window, [ray.put([Flat.of(one)]) for one in inputs])
         try:
             while not window.done:
@@ -244,7 +244,3 @@ class RayExecutor(Executor):
         if isinstance(found, Exception) and not (method == "fit" and isinstance(found, ClientError)):
             raise found
         return found
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

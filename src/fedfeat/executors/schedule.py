@@ -3,6 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fedfeat.types import Turns
+
+
+def costs_of(turns: Sequence[Any]) -> Sequence[float]:
+    """Give the relative work of turns, equal where they do not say."""
+    return turns.costs if isinstance(turns, Turns) else [1.0] * len(turns)
+
 
 class Window:
     """Starts the longest turn first, but none too far ahead of the oldest result that is still to come.

@@ -21,7 +21,4 @@ class SerialExecutor(Executor):
     def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
         """Fit the clients in cohort order."""
         for task in turns:
-            try:
-                yield self.worker.fit(task)
-            except ClientError as error:
-                yield error
+            yield self.fit_here(task)

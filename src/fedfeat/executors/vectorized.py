@@ -74,13 +74,7 @@ class VectorizedExecutor(Executor):
                 _log.warning(
                     "%d clients are fitted one after the other, for together: %s", len(tasks), cause_of(error)
                 )
-        return [self._alone(task) for task in tasks]
-
-    def _alone(self, task: Task) -> Update | ClientError:
-        try:
-            return self.worker.fit(task)
-        except ClientError as error:
-            return error
+        return [self.fit_here(task) for task in tasks]
 
     def _calls_of(self, module: ClientModule) -> list[DropoutCall]:
         if module not in self._calls:
