@@ -23,7 +23,7 @@ from fedfeat.plan import Plan
 from fedfeat.sampling import sample_cohort, sample_stragglers, straggler_steps
 from fedfeat.server import Server
 from fedfeat.store import ClientStore
-from fedfeat.tree import num_bytes
+from fedfeat.tree import ByteCounter, num_bytes
 from fedfeat.types import Answer, RoundRecord, Task, Turns, Update
 
 _log = logging.getLogger(__name__)
@@ -145,15 +145,17 @@ class _Loop:
         evaluate = plan.evaluate_local and plan.evaluates(round_idx + 1)
         num_steps = {k: self._num_steps(round_idx, k, k in stragglers) for k in cohort}
 
+        probe = plan.probes(round_idx + 1)
+        bytes_of = ByteCounter()
+
         def sent(client_id: int) -> Any:
             payload = self.server.broadcast(progress.state, client_id)
-            counters["comm/down_bytes"] += num_bytes(payload)
+            counters["comm/down_bytes"] += bytes_of(payload)
             return payload
 
         def make(client_id: int) -> Task:
             payload, memory = sent(client_id), self.store.get(client_id)
-            task = plan.task(round_idx, client_id, num_steps[client_id], payload, memory)
-            return task._replace(evaluate=evaluate, probe=plan.probes(round_idx + 1))
+            return plan.task(round_idx, client_id, num_steps[client_id], payload, memory, evaluate, probe)
 
         for left_out in (k for k in cohort if not num_steps[k]):
             sent(left_out)
@@ -249,8 +251,7 @@ class _Loop:
 
         def make(client_id: int) -> Task:
             payload, memory = self.server.broadcast(state, client_id), self.store.get(client_id)
-            task = plan.task(plan.num_rounds, client_id, num_steps[client_id], payload, memory)
-            return task._replace(evaluate=True)
+            return plan.task(plan.num_rounds, client_id, num_steps[client_id], payload, memory, evaluate=True)
 
         waiting = Turns(able, make, [float(steps) for steps in num_steps.values()])
         updates = (self._survived(result) for result in self.executor.fit(waiting))

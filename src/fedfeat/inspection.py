@@ -104,7 +104,7 @@ def _turns(experiment: "Experiment", checkpoint: Any) -> "Turns":
         payload = experiment.server.broadcast(checkpoint.server_state, client_id)
         num_steps = plan.full_steps(data.num_examples(client_id))
         memory = experiment.store.get(client_id)
-        return plan.task(checkpoint.round_idx, client_id, num_steps, payload, memory)._replace(probe=True)
+        return plan.task(checkpoint.round_idx, client_id, num_steps, payload, memory, probe=True)
 
     return Turns(range(plan.num_clients), make)
 

@@ -57,7 +57,16 @@ class Plan:
     drop_singleton: bool = False
     world_size: int = 1
 
-    def task(self, round_idx: int, client_id: int, num_steps: int, payload: Any, memory: Any) -> Task:
+    def task(
+        self,
+        round_idx: int,
+        client_id: int,
+        num_steps: int,
+        payload: Any,
+        memory: Any,
+        evaluate: bool = False,
+        probe: bool = False,
+    ) -> Task:
         """Make the work of one client in the round that follows ``round_idx`` rounds.
 
         Args:
@@ -66,9 +75,11 @@ class Plan:
             num_steps: Its optimizer steps.
             payload: What the server sends it.
             memory: What it kept from its last turn, or None.
+            evaluate: See `Task`.
+            probe: See `Task`.
         """
         factor = self.lr_factor(min(round_idx, self.num_rounds - 1), self.num_rounds)
-        return Task(client_id, round_idx, payload, memory, num_steps, factor)
+        return Task(client_id, round_idx, payload, memory, num_steps, factor, evaluate, probe)
 
     def ends(self, round_idx: int) -> bool:
         """Whether ``round_idx`` rounds are all, and everyone trains once more."""

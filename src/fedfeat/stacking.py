@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn.utils.rnn import pad_sequence
+from torch.func import functional_call, grad_and_value, vmap
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -124,20 +123,24 @@ class DropoutMasks:
         self._states = [self._generator.manual_seed(seed).get_state() for seed in seeds] if calls else []
 
     @torch.no_grad()
-    def draw(self, sizes: Sequence[int]) -> list[Tensor]:
+    def draw(self, sizes: Sequence[int], width: int) -> list[Tensor]:
         """Draw the masks of the next step, one (K, B, ...) for each call.
 
         Args:
-            sizes: Examples of each client's batch; where there are fewer than the most, zeros follow.
+            sizes: Examples of each client's batch.
+            width: The B of the masks; where a client has fewer examples, zeros follow.
         """
-        drawn: list[list[Tensor]] = [[] for _ in self._calls]
+        drawn = [
+            torch.zeros((len(sizes), width, *call.shape), dtype=call.dtype, device=self._device)
+            for call in self._calls
+        ]
         for index, size in enumerate(sizes if self._calls else ()):
             self._generator.set_state(self._states[index])
             for masks, (layer, shape, dtype) in zip(drawn, self._calls, strict=True):
                 ones = torch.ones((size, *shape), dtype=dtype, device=self._device)
-                masks.append(type(layer).forward(layer, ones))
+                masks[index, :size] = type(layer).forward(layer, ones)
             self._states[index] = self._generator.get_state()
-        return [pad_sequence(masks, batch_first=True) for masks in drawn]
+        return drawn
 
 
 @contextmanager
@@ -166,51 +169,51 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 class Objective(nn.Module):
     """A client half whose forward pass is its local objective, as `functional_call` wants it."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, calls: Sequence[DropoutCall] = (), unused: Collection[str] = ()) -> None:
         """Keep the client half.
 
         Args:
             client: A `client.ClientModule`.
+            calls: The dropout of one forward pass.
+            unused: Parameters that the objective does not depend on, which no optimizer changes then.
         """
         super().__init__()
         self.client = client
-        self._linear = [layer for layer in client.modules() if type(layer) is nn.Linear]
+        self.calls, self.unused = calls, frozenset(unused)
+        self._waiting: list[Tensor] = []
+        # Kept, for a compiled step is only good for the very functions that it was made from.
+        self._forms: dict[nn.Module, Callable[[Tensor], Tensor]] = {
+            layer: partial(_linear, layer) for layer in client.modules() if type(layer) is nn.Linear
+        } | {call.layer: self._masked for call in calls}
 
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Loss, a scalar, of inputs (B, ...) and labels (B,)."""
+    def forward(self, inputs: Tensor, labels: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
+        """Loss, a scalar, of inputs (B, ...) and labels (B,), with the mask (B, ...) of each call of dropout."""
+        self._waiting = list(masks)
         return self.client.loss((inputs, labels))
 
-    def stacked_forms(
-        self, dropout: Sequence[DropoutCall], masks: Iterator[Tensor]
-    ) -> AbstractContextManager[None]:
+    def stacked_forms(self) -> AbstractContextManager[None]:
         """Context in which layers compute in the form that is fast for stacks, and multiply by given masks."""
-        forwards: dict[nn.Module, Callable[[Tensor], Tensor]] = {
-            layer: partial(_linear, layer) for layer in self._linear
-        }
-        return _replaced(forwards | {call.layer: lambda x: x * next(masks) for call in dropout})
+        return _replaced(self._forms)
+
+    def _masked(self, x: Tensor) -> Tensor:
+        return x * self._waiting.pop(0)
 
 
-def stacked_losses(
-    objective: Objective,
-    stack: Params,
-    inputs: Tensor,
-    labels: Tensor,
-    calls: Sequence[DropoutCall],
-    masks: Sequence[Tensor],
-) -> Tensor:
-    """Compute the losses (K,) of K models, each on a batch of its own.
+def gradients(
+    objective: Objective, own: Params, fixed: Params, inputs: Tensor, labels: Tensor, masks: Sequence[Tensor]
+) -> tuple[Params, Tensor]:
+    """Compute gradients (K, *) and losses (K,) of K models, each on a batch of its own.
 
     Args:
-        objective: Around the client half.
-        stack: Tensors (K, *) under the names of the objective's; what is not among them is common to all.
+        objective: Around the client half, within its `Objective.stacked_forms`.
+        own: Tensors (K, *) to differentiate by, under the names of the objective's.
+        fixed: More of them; what is in neither is common to all.
         inputs: (K, B, ...).
         labels: (K, B).
-        calls: The dropout of one forward pass.
-        masks: The masks of each of these calls, (K, B, ...).
+        masks: The masks of each call of dropout, (K, B, ...).
     """
 
-    def loss(one: Params, x: Tensor, y: Tensor, own_masks: list[Tensor]) -> Tensor:
-        with objective.stacked_forms(calls, iter(own_masks)):
-            return functional_call(objective, one, (x, y))
+    def loss(own: Params, fixed: Params, x: Tensor, y: Tensor, masks: list[Tensor]) -> Tensor:
+        return functional_call(objective, own | fixed, (x, y, masks))
 
-    return vmap(loss)(stack, inputs, labels, list(masks))
+    return vmap(grad_and_value(loss))(own, fixed, inputs, labels, list(masks))

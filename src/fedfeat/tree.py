@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
@@ -76,9 +76,36 @@ def unflatten(skeleton: Any, named: dict[str, Tensor], trusted: tuple[str, ...] 
     raise CheckpointError(f"The skeleton names the unknown kind {kind!r}.")
 
 
+def identical(left: Any, right: Any) -> bool:
+    """Whether two trees have the very same tensors in the same places, and equal plain values; data classes: be one."""
+    if left is right:
+        return True
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(identical(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(identical, left, right))
+    return isinstance(left, _SCALARS) and bool(left == right)
+
+
 def num_bytes(value: Any) -> int:
     """Count the bytes of all tensors: elements times element size."""
     return sum([tensor.nbytes for tensor in tensors(value)])
+
+
+class ByteCounter:
+    """`num_bytes` of trees that are mostly the same one, which is looked through once."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._num_bytes = 0
+
+    def __call__(self, value: Any) -> int:
+        """Count the bytes of all tensors."""
+        if not identical(value, self._last):
+            self._last, self._num_bytes = value, num_bytes(value)
+        return self._num_bytes
 
 
 def sha256(value: Any) -> str:
@@ -153,16 +180,19 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
 
 def _collect(value: Any, found: list[Tensor]) -> None:
     # Asked for every payload of a round, so the usual nodes come first and no path is made.
-    if isinstance(value, Tensor):
-        found.append(value)
-    elif isinstance(value, dict):
-        for child in value.values():
-            _collect(child, found)
+    if isinstance(value, dict):
+        children: Iterable[Any] = value.values()
     elif isinstance(value, list | tuple):
-        for child in value:
-            _collect(child, found)
+        children = value
+    elif isinstance(value, Tensor):
+        found.append(value)
+        return
     else:
-        for _, child in _children(value) or ():
+        children = [child for _, child in _children(value) or ()]
+    for child in children:
+        if type(child) is Tensor:
+            found.append(child)
+        else:
             _collect(child, found)
 
 

@@ -25,7 +25,7 @@ from fedfeat.tree import is_finite
 from fedfeat.types import Answer, Networks, Scores, Task, Update
 
 # With more architectures than this the least recently used are built again at their next turn.
-_MAX_ARCHITECTURES = 32
+MAX_ARCHITECTURES = 32
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Worker:
         if key not in self._modules:
             self._modules[key] = self._make(key)
         self._modules.move_to_end(key)
-        if len(self._modules) > _MAX_ARCHITECTURES:
+        if len(self._modules) > MAX_ARCHITECTURES:
             self._modules.popitem(last=False)
         return self._modules[key]
 

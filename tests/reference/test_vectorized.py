@@ -27,7 +27,9 @@ def stacked(monkeypatch):
     counts = []
     original = vectorized.fit_stacked
     monkeypatch.setattr(
-        vectorized, "fit_stacked", lambda w, tasks, c: (counts.append(len(tasks)), original(w, tasks, c))[1]
+        vectorized,
+        "fit_stacked",
+        lambda w, tasks, *how: (counts.append(len(tasks)), original(w, tasks, *how))[1],
     )
     return counts
 

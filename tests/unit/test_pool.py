@@ -148,7 +148,7 @@ def test_modules_that_are_built_again_change_nothing(tmp_path, monkeypatch):
     plenty = hetero(tmp_path / "a", networks=networks(4, names="abca"), num_clients=4)
     plenty.run()
     assert set(plenty.executor.worker._modules) == set("abc")
-    monkeypatch.setattr(fedfeat.worker, "_MAX_ARCHITECTURES", 1)
+    monkeypatch.setattr(fedfeat.worker, "MAX_ARCHITECTURES", 1)
     few = hetero(tmp_path / "b", networks=networks(4, names="abca"), num_clients=4)
     few.run()
     assert len(few.executor.worker._modules) == 1
@@ -156,7 +156,7 @@ def test_modules_that_are_built_again_change_nothing(tmp_path, monkeypatch):
 
 
 def test_the_module_used_least_recently_goes_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(fedfeat.worker, "_MAX_ARCHITECTURES", 2)
+    monkeypatch.setattr(fedfeat.worker, "MAX_ARCHITECTURES", 2)
     worker = hetero(tmp_path, networks=networks(3, names="abc")).executor.worker
     first = worker.module_of(0)
     worker.module_of(1)

@@ -12,11 +12,11 @@ from fedfeat.stacking import (
     DropoutMasks,
     Objective,
     dropout_calls,
+    gradients,
     narrow,
     repeated,
     restack,
     rows,
-    stacked_losses,
     write_row,
 )
 
@@ -94,27 +94,26 @@ def test_losses_and_gradients_are_those_of_each_model_with_its_own_dropout():
     sizes, seeds = [5, 4, 2], [11, 12, 13]
     inputs = [torch.randn(size, 4) for size in sizes]
     labels = [torch.randint(3, (size,)) for size in sizes]
-    objective = Objective(models[0])
-    calls = dropout_calls(objective, lambda: objective(inputs[0], labels[0]))
+    calls = dropout_calls(models[0], lambda: models[0].loss((inputs[0], labels[0])))
+    objective = Objective(models[0], calls)
     assert [call.shape for call in calls] == [(4,), (6,)]
     stack = repeated(objective.state_dict(), 3)
     for index, model in enumerate(models):
         write_row(stack, index, Objective(model).state_dict())
-    stack = {name: tensor.requires_grad_() for name, tensor in stack.items()}
     x = nn.utils.rnn.pad_sequence(inputs, batch_first=True)
     y = nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=PADDED)
     drawing = DropoutMasks(calls, seeds, torch.device("cpu"))
     for step in range(2):
-        masks = drawing.draw(sizes)
-        found = stacked_losses(objective, stack, x, y, calls, masks)
-        gradients = torch.autograd.grad(found.sum(), list(stack.values()))
+        masks = drawing.draw(sizes, 5)
+        with objective.stacked_forms():
+            found, losses = gradients(objective, stack, {}, x, y, masks)
         for index, model in enumerate(models):
             torch.manual_seed(seeds[index])
             for _ in range(step + 1):
                 expected = model.loss((inputs[index], labels[index]))
-            torch.testing.assert_close(found[index], expected)
+            torch.testing.assert_close(losses[index], expected)
             own = torch.autograd.grad(expected, list(model.parameters()))
-            for all_of_them, one in zip(gradients, own, strict=True):
+            for all_of_them, one in zip(found.values(), own, strict=True):
                 torch.testing.assert_close(all_of_them[index], one)
     # The layers draw by themselves again.
     torch.manual_seed(0)
@@ -129,16 +128,22 @@ def test_layers_in_evaluation_draw_nothing():
     )
 
 
+@pytest.mark.parametrize("one_shape", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 8, None])
-def test_stacked_batches_are_those_of_every_client(batch_size):
+def test_stacked_batches_are_those_of_every_client(batch_size, one_shape):
     data = make_data((8, 5, 3))
     num_steps = {0: 7, 1: 6, 2: 2}
-    batches = StackedBatches(data, list(num_steps), list(num_steps.values()), (5, 9), batch_size)
+    batches = StackedBatches(data, list(num_steps), list(num_steps.values()), (5, 9), batch_size, one_shape)
     assert len(batches) == 7
     seen = {k: [] for k in num_steps}
     for step, (inputs, labels) in enumerate(batches):
-        assert len(labels) == sum(step < steps for steps in num_steps.values())
-        for k in range(len(labels)):
+        active = sum(step < steps for steps in num_steps.values())
+        if one_shape:
+            assert labels.shape == inputs.shape[:2] == (3, min(batch_size or 8, 8))
+            assert (labels[active:] == PADDED).all()
+        else:
+            assert len(labels) == active
+        for k in range(active):
             real = labels[k] != PADDED
             assert real.sum() == batches.sizes[k, step] > 0
             seen[k].append((inputs[k][real], labels[k][real]))

@@ -128,6 +128,44 @@ def test_num_bytes_counts_elements_times_size():
     assert tree.num_bytes([1, "x", None]) == 0
 
 
+class Sent(NamedTuple):
+    """A payload."""
+
+    params: dict[str, torch.Tensor]
+    rate: float = 0.5
+
+
+def test_identical_trees_hold_the_same_tensors_at_the_same_places():
+    a, b = torch.ones(2), torch.ones(2)
+    payload = Sent({"a": a, "b": b})
+    for same in (payload, Sent(payload.params), Sent({"b": b, "a": a}), Sent({"a": a, "b": b}, 0.5)):
+        assert tree.identical(payload, same)
+    copied = Sent({"a": a, "b": b.clone()})
+    others = [
+        copied,
+        Sent({"a": b, "b": a}),
+        Sent({"a": a}),
+        Sent({"a": a, "c": b}),
+        Sent(payload.params, 0.25),
+    ]
+    for other in [*others, ({"a": a, "b": b}, 0.5), None]:
+        assert not tree.identical(payload, other)
+    assert not tree.identical([a], [a, b])
+    assert not tree.identical([1], [True])
+
+
+def test_a_byte_counter_counts_every_tree_but_looks_through_a_repeated_one_once(monkeypatch):
+    looked = []
+    monkeypatch.setattr(
+        tree, "num_bytes", lambda value, count=tree.num_bytes: looked.append(value) or count(value)
+    )
+    small, large = {"a": torch.zeros(2)}, {"a": torch.zeros(3)}
+    counter = tree.ByteCounter()
+    assert [counter(Sent(params)) for params in (small, small, large, large, small)] == [8, 8, 12, 12, 8]
+    assert len(looked) == 3
+    assert counter(None) == 0
+
+
 def test_sha256_depends_on_everything_but_layout():
     base = tree.sha256({"a": torch.zeros(2, 3)})
     assert base == tree.sha256({"a": torch.zeros(3, 2).t()})

@@ -28,6 +28,8 @@ class StackedBatches:
         num_steps: Optimizer steps of each, falling.
         address: Seed and round.
         batch_size: Examples per batch; None or -1 is the full data of the client.
+        one_shape: Whether every step has all clients and as many rows as the largest batch of all, for a program that
+            is made for one shape: a client without a batch has rows labelled `PADDED` only.
 
     Attributes:
         sizes: Examples of each client's batches, (K, steps), 0 after its last one.
@@ -40,8 +42,9 @@ class StackedBatches:
         num_steps: Sequence[int],
         address: tuple[int, int],
         batch_size: int | None,
+        one_shape: bool = False,
     ) -> None:
-        self._data = data
+        self._data, self._one_shape = data, one_shape
         chosen = _examples(data, clients, np.asarray(num_steps), address, batch_size)
         self.sizes = (chosen >= 0).sum(2)
         self._active = [int(count) for count in (self.sizes > 0).sum(0)]
@@ -56,9 +59,9 @@ class StackedBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of every step."""
         for step, active in enumerate(self._active):
-            sizes = self.sizes[:active, step]
-            width = int(sizes.max())
-            chosen = self._chosen[:active, step, :width]
+            sizes = self.sizes[: None if self._one_shape else active, step]
+            width = self._chosen.shape[2] if self._one_shape else int(sizes.max())
+            chosen = self._chosen[: len(sizes), step, :width]
             if sizes.min() == width:
                 yield self._inputs(chosen, sizes), self._data.train_labels(chosen)
             else:
@@ -73,7 +76,13 @@ class StackedBatches:
             self._data.train_inputs(mine[:size], generator)
             for mine, size, generator in zip(chosen, sizes.tolist(), self._augmentations, strict=False)
         ]
-        return pad_sequence(parts, batch_first=True)
+        padded = pad_sequence(parts, batch_first=True)
+        missing = chosen.shape[1] - padded.shape[1]
+        return (
+            torch.cat([padded, padded.new_zeros(len(padded), missing, *padded.shape[2:])], 1)
+            if missing
+            else padded
+        )
 
 
 def _examples(

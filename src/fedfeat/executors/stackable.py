@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,12 +16,11 @@ from fedfeat.errors import ConfigError
 from fedfeat.executors.stacked_fit import trainable
 from fedfeat.stacking import (
     ELEMENTWISE,
-    DropoutCall,
     DropoutMasks,
     Objective,
     dropout_calls,
+    gradients,
     repeated,
-    stacked_losses,
 )
 from fedfeat.worker import Worker, cause_of
 
@@ -38,11 +38,11 @@ class Probe(NamedTuple):
     """What a step of one client takes.
 
     Attributes:
-        calls: Its calls of dropout layers.
+        objective: Around the client half, with what is known of it.
         saved_bytes: What its forward pass keeps for the backward pass, per example.
     """
 
-    calls: list[DropoutCall]
+    objective: Objective
     saved_bytes: float
 
 
@@ -61,7 +61,7 @@ def check_stackable(worker: Worker, executor: str) -> Probe:
         raise ConfigError(f"executor must be another than {executor} here, for {reason}.")
     for module in worker.kinds():
         try:
-            with torch.random.fork_rng():
+            with torch.random.fork_rng(), _uncompiled(worker):
                 gap = _gap(worker, module)
         except Exception as error:  # whatever the layers of a network and `vmap` may say
             raise ConfigError(
@@ -89,7 +89,6 @@ def _refusal(worker: Worker) -> str | None:
             str(worker.lightning.precision) not in _TOLERANCE,
         "gradients are not clipped (trainer.gradient_clip_val)": trainer.gradient_clip_val is not None,
         "trainer.channels_last=true has no stacked form": trainer.channels_last,
-        "trainer.compile=true has no stacked form": trainer.compile,
         "trainer.extra is made for fits of one client": bool(trainer.extra),
     }  # fmt: skip
     return next((text for text, holds in reasons.items() if holds), None)
@@ -127,11 +126,11 @@ def probe(worker: Worker, module: ClientModule) -> Probe:
     """
     inputs, labels = _examples(worker, module)
     saved: dict[int, int] = {}
-    own = {tensor.untyped_storage().data_ptr() for tensor in module.state_dict().values()}
+    weights = {tensor.untyped_storage().data_ptr() for tensor in module.state_dict().values()}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in weights:
             saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -141,29 +140,36 @@ def probe(worker: Worker, module: ClientModule) -> Probe:
 
     kept: list[Tensor] = []  # alive, so that no storage is counted under the address of another
     module.to(worker.data.device).train()
-    calls = dropout_calls(module, run)
-    return Probe(calls, sum(saved.values()) / len(labels))
+    with _uncompiled(worker):
+        calls = dropout_calls(module, run)
+    own = trainable(module)
+    found = torch.autograd.grad(kept[0], list(own.values()), allow_unused=True)
+    unused = [name for name, gradient in zip(own, found, strict=True) if gradient is None]
+    return Probe(Objective(module, calls, unused), sum(saved.values()) / len(labels))
+
+
+def _uncompiled(worker: Worker) -> AbstractContextManager[None]:
+    """Context for a step or two, for which nothing is compiled."""
+    return torch.compiler.set_stance("force_eager") if worker.trainer.compile else nullcontext()
 
 
 def _gap(worker: Worker, module: ClientModule) -> float:
     """Compare a padded step of two clients with the step of one; 0 where their gradients are the same."""
     inputs, labels = _examples(worker, module)
     device, precision = worker.data.device, worker.trainer.autocast
-    calls = probe(worker, module).calls
-    own: Params = dict(trainable(module))
+    objective = probe(worker, module).objective
+    own: Params = {name: p for name, p in trainable(module).items() if name not in objective.unused}
     with precision(device):
         torch.manual_seed(0)
-        alone = torch.autograd.grad(module.loss((inputs, labels)), list(own.values()), allow_unused=True)
+        alone = torch.autograd.grad(module.loss((inputs, labels)), list(own.values()))
         one_more = [torch.cat([part, part.new_full((1, *part.shape[1:]), fill)]) for part, fill in
                     ((inputs, 0), (labels, PADDED))]  # fmt: skip
-        stack = {name: tensor.requires_grad_() for name, tensor in repeated(own, 2).items()}
-        masks = DropoutMasks(calls, [0, 0], device).draw([len(labels)] * 2)
-        masks = [torch.cat([mask, mask[:, :1]], 1) for mask in masks]
+        masks = DropoutMasks(objective.calls, [0, 0], device).draw([len(labels)] * 2, len(labels) + 1)
         padded = [part.expand(2, *part.shape) for part in one_more]
-        losses = stacked_losses(Objective(module), stack, padded[0], padded[1], calls, masks)
-    together = torch.autograd.grad(losses.sum(), list(stack.values()), allow_unused=True)
-    gaps = [(both - one).abs().max() for both, one in zip(together, alone, strict=True) if both is not None]
-    largest = max(float(one.abs().max()) for one in alone if one is not None)
+        with objective.stacked_forms():
+            together, _ = gradients(objective, repeated(own, 2), {}, padded[0], padded[1], masks)
+    gaps = [(both - one).abs().max() for both, one in zip(together.values(), alone, strict=True)]
+    largest = max(float(one.abs().max()) for one in alone)
     return float(max(gaps)) / max(largest, torch.finfo(torch.float32).tiny)
 
 

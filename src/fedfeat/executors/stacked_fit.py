@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedfeat.client import ClientModule, QuickModule
-from fedfeat.stacking import DropoutCall, DropoutMasks, Objective, narrow, restack, stacked_losses
+from fedfeat.stacking import DropoutMasks, Objective, gradients, narrow, restack
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -28,31 +28,34 @@ class StackedClients(QuickModule):
     """Clients of one architecture side by side; a step is one of every client that still has one.
 
     Args:
-        client: The client half. What all clients have in common is in it.
+        objective: Around the client half. What all clients have in common is in it.
         stack: What they do not, (K, *), under the names of its `Objective`; all that trains is among it. Changed in
             place by the fit.
-        sizes: Examples of each client's batches (K, steps), 0 after its last one, which comes no later than that of
-            the client before.
-        calls: The dropout of one forward pass.
+        sizes: Examples of each step's batches (steps, K), 0 after a client's last one, which comes no later than that
+            of the client before.
         seeds: Where each client's dropout starts.
+        differentiate: `stacking.gradients`, or a compiled one.
     """
+
+    objective: Objective
 
     def __init__(
         self,
-        client: ClientModule,
+        objective: Objective,
         stack: Params,
         sizes: Sequence[Sequence[int]],
-        calls: Sequence[DropoutCall] = (),
         seeds: Sequence[int] = (),
+        differentiate: Callable[..., tuple[Params, Tensor]] = gradients,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.objective = Objective(client)
-        trained = {name: nn.Parameter(stack.pop(name)) for name in trainable(client)}
+        # Not one of its modules: Lightning looks through them many times a fit.
+        self.__dict__["objective"] = objective
+        trained = {name: nn.Parameter(stack.pop(name)) for name in trainable(objective.client)}
         self._names = list(trained)
         self.weights = nn.ParameterList(trained.values())
         self._fixed = dict(stack)
-        self._sizes, self._calls, self._seeds = sizes, calls, seeds
+        self._sizes, self._seeds, self._differentiate = sizes, seeds, differentiate
         self._full: dict[nn.Parameter, Tensor] = {}
         self._counts = self._loss_sums = torch.empty(0)
         self._masks: DropoutMasks | None = None
@@ -66,33 +69,42 @@ class StackedClients(QuickModule):
 
     def on_train_start(self) -> None:
         """Lightning hook: ready what steps need, on the device."""
+        self.objective.to(self.device).train()
         self._full = {parameter: parameter.data for parameter in self.weights}
         self._fixed = {name: tensor.to(self.device) for name, tensor in self._fixed.items()}
         self._counts = torch.tensor(self._sizes, dtype=torch.float32, device=self.device)
-        self._loss_sums = torch.zeros(len(self._sizes), device=self.device)
-        self._masks = DropoutMasks(self._calls, self._seeds, self.device)
+        self._loss_sums = torch.zeros(len(self.weights[0]), device=self.device)
+        self._masks = DropoutMasks(self.objective.calls, self._seeds, self.device)
 
+    @torch.no_grad()
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Lightning hook: one step of all clients that have one."""
         inputs, labels = batch
-        active = len(labels)
+        sizes = self._sizes[batch_idx][: len(labels)]
+        active = sum(size > 0 for size in sizes)
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
         if active < len(self.weights[0]):
             narrow(optimizer, self._full, active)
-        optimizer.zero_grad()
-        assert self._masks is not None
-        masks = self._masks.draw([sizes[batch_idx] for sizes in self._sizes[:active]]) if self._calls else []
-        losses = self.losses(inputs, labels, masks)
-        self.manual_backward(losses.sum())
+        losses = self._set_gradients(inputs, labels, sizes, active)
         optimizer.step()
-        self._loss_sums[:active].addcmul_(losses.detach(), self._counts[:active, batch_idx])
+        self._loss_sums[:active].addcmul_(losses, self._counts[batch_idx, :active])
 
-    def losses(self, inputs: Tensor, labels: Tensor, masks: Iterable[Tensor]) -> Tensor:
-        """Losses (K,) of the first K clients on inputs (K, B, ...) and labels (K, B)."""
-        fixed = {name: tensor[: len(labels)] for name, tensor in self._fixed.items()}
-        stack = dict(zip(self._names, self.weights, strict=True)) | fixed
-        return stacked_losses(self.objective, stack, inputs, labels, self._calls, list(masks))
+    def _set_gradients(self, inputs: Tensor, labels: Tensor, sizes: Sequence[int], active: int) -> Tensor:
+        """Give the first clients' weights their gradients, and return their losses (active,)."""
+        count = len(labels)
+        assert self._masks is not None
+        masks = self._masks.draw(sizes, labels.shape[1])
+        fixed = {name: tensor[:count] for name, tensor in self._fixed.items()}
+        parameters = dict(zip(self._names, self.weights, strict=True))
+        own = {
+            name: self._full[p][:count] for name, p in parameters.items() if name not in self.objective.unused
+        }
+        with self.objective.stacked_forms():
+            found, losses = self._differentiate(self.objective, own, fixed, inputs, labels, masks)
+        for name, gradient in found.items():
+            parameters[name].grad = gradient[:active]
+        return losses[:active]
 
     def on_train_end(self) -> None:
         """Lightning hook: show the tensors of all clients again."""

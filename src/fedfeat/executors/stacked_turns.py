@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.data.stacked_batches import StackedBatches
@@ -11,8 +13,8 @@ from fedfeat.errors import ClientError
 from fedfeat.executors.stacked_fit import StackedClients, trainable
 from fedfeat.fitting import begin_fit, quiet
 from fedfeat.params import copy_into, snapshot
-from fedfeat.stacking import DropoutCall, Objective, repeated, rows, write_row
-from fedfeat.tree import is_finite, tensors
+from fedfeat.stacking import Objective, gradients, repeated, rows, write_row
+from fedfeat.tree import identical, is_finite
 from fedfeat.types import Task, Update
 from fedfeat.worker import Worker
 
@@ -21,16 +23,20 @@ if TYPE_CHECKING:
 
 
 def fit_stacked(
-    worker: Worker, tasks: Sequence[Task], calls: Sequence[DropoutCall]
+    worker: Worker,
+    tasks: Sequence[Task],
+    objective: Objective,
+    differentiate: Callable[..., tuple[Params, Tensor]] = gradients,
 ) -> list[Update | ClientError]:
     """Fit clients of one architecture, each with at least one example, and give their results in their order.
 
     Args:
         worker: The worker.
         tasks: Their turns, of one round.
-        calls: The dropout of one forward pass, see `stacking.dropout_calls`.
+        objective: Around their client half.
+        differentiate: `stacking.gradients`, or a compiled one, which is made again for every shape of its inputs.
     """
-    client = worker.module_of(tasks[0].client_id)
+    client: ClientModule = objective.client
     num_steps = [client.local_steps(task.num_steps) for task in tasks]
     # Longest first; the sort is stable.
     places = sorted(range(len(tasks)), key=lambda place: -num_steps[place])
@@ -41,21 +47,21 @@ def fit_stacked(
         [num_steps[place] for place in places],
         (worker.settings.seed, tasks[0].round_idx),
         worker.settings.batch_size,
+        one_shape=differentiate is not gradients,
     )
-    stack = _received(worker, client, tasks)
-    sizes = batches.sizes.tolist()
-    seeds = [worker.fit_seed(task) for task in tasks] if calls else []
-    module = StackedClients(client, stack, sizes, calls, seeds)
+    stack = _received(worker, objective, tasks)
+    seeds = [worker.fit_seed(task) for task in tasks] if objective.calls else []
+    module = StackedClients(objective, stack, batches.sizes.T.tolist(), seeds, differentiate)
     begin_fit(worker.lightning, len(batches), len(batches))
     with quiet():
         worker.lightning.fit(module, batches)
-    results = _updates(worker, client, tasks, module, [sum(mine) for mine in sizes])
+    results = _updates(worker, client, tasks, module, batches.sizes.sum(1).tolist())
     return [result for _, result in sorted(zip(places, results, strict=True), key=lambda pair: pair[0])]
 
 
-def _received(worker: Worker, client: ClientModule, tasks: Sequence[Task]) -> Params:
+def _received(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> Params:
     """Stack what clients are before their first step, and leave in the module what they have in common."""
-    objective = Objective(client)
+    client = objective.client
 
     def receive(task: Task) -> Params:
         client.receive(task.payload, task.memory)
@@ -76,14 +82,8 @@ def _alike(client: ClientModule, tasks: Sequence[Task]) -> bool:
     """Whether all clients start from the same and differ in nothing but their examples."""
     if client.softmax_scope != "all" or type(client).begin_turn is not ClientModule.begin_turn:
         return False
-    first = [id(tensor) for tensor in tensors(tasks[0].payload)]
-    return all(task.memory is None and _same(task.payload, tasks[0].payload, first) for task in tasks)
-
-
-def _same(payload: Any, first: Any, first_ids: list[int]) -> bool:
-    if isinstance(payload, tuple) and all(mine is its for mine, its in zip(payload, first, strict=True)):
-        return True
-    return [id(tensor) for tensor in tensors(payload)] == first_ids
+    first = tasks[0].payload
+    return all(task.memory is None and identical(task.payload, first) for task in tasks)
 
 
 def _updates(

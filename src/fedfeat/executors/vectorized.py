@@ -2,16 +2,17 @@
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from weakref import WeakKeyDictionary
+from functools import lru_cache
 
-from fedfeat.client import ClientModule
+import torch
+
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.stackable import check_stackable, probe
 from fedfeat.executors.stacked_turns import fit_stacked
-from fedfeat.stacking import DropoutCall
+from fedfeat.stacking import gradients
 from fedfeat.types import Task, Update
-from fedfeat.worker import Worker, cause_of
+from fedfeat.worker import MAX_ARCHITECTURES, Worker, cause_of
 
 _log = logging.getLogger("fedfeat")
 
@@ -36,8 +37,10 @@ class VectorizedExecutor(Executor):
     def __init__(self, build_worker: Callable[[], Worker], memory_mb: float = 1024) -> None:
         self.worker = build_worker()
         found = check_stackable(self.worker, "vectorized")
-        self._calls: WeakKeyDictionary[ClientModule, list[DropoutCall]] = WeakKeyDictionary()
-        self._calls[self.worker.module] = found.calls
+        self._objective_of = lru_cache(MAX_ARCHITECTURES)(lambda module: probe(self.worker, module).objective)
+        self._differentiate = (
+            torch.compile(gradients, dynamic=False) if self.worker.trainer.compile else gradients
+        )
         batch = self.worker.data.largest_batch(self.worker.settings.batch_size)
         model = sum(t.numel() * t.element_size() for t in self.worker.module.state_dict().values())
         self.bytes_per_client = int(_MODELS * model + _ACTIVATIONS * batch * found.saved_bytes)
@@ -66,17 +69,12 @@ class VectorizedExecutor(Executor):
 
     def _together(self, tasks: Sequence[Task]) -> list[Update | ClientError]:
         if len(tasks) > 1:
-            module = self.worker.module_of(tasks[0].client_id)
             try:
-                return fit_stacked(self.worker, tasks, self._calls_of(module))
+                objective = self._objective_of(self.worker.module_of(tasks[0].client_id))
+                return fit_stacked(self.worker, tasks, objective, self._differentiate)
             except Exception as error:
                 # Whose fault it was, if anyone's, shows when everyone trains alone.
                 _log.warning(
                     "%d clients are fitted one after the other, for together: %s", len(tasks), cause_of(error)
                 )
         return [self.fit_here(task) for task in tasks]
-
-    def _calls_of(self, module: ClientModule) -> list[DropoutCall]:
-        if module not in self._calls:
-            self._calls[module] = probe(self.worker, module).calls
-        return self._calls[module]
