@@ -72,6 +72,14 @@ class Unbuildable(_Harmful):
             raise UserError("trainer must fit every node, but it does not.")
 
 
+class Slow(_Harmful):
+    """Every fit takes its time until the run, in ``folder``, has a checkpoint to go on from."""
+
+    def harm(self):
+        if not any(self.folder.glob("checkpoints/*.json")):
+            time.sleep(0.25)
+
+
 class Stuck(_Harmful):
     """The first fit on the node that the file ``node`` names never ends; those on others wait until it has begun."""
 

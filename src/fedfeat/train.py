@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from fedfeat import rundir
 from fedfeat.assembly import build_experiment, is_primary
 from fedfeat.choices import CONFIGS, check_choices
-from fedfeat.errors import CheckpointError
+from fedfeat.errors import CheckpointError, UserError
 from fedfeat.explain import as_user_error, explain
 from fedfeat.files import atomic_write_text
 from fedfeat.rules import check, check_complete
@@ -57,7 +57,13 @@ def _main(cfg: DictConfig) -> float | None:
 def _of_sweep(overrides: str) -> Iterator[None]:
     """Say at once that a run has failed; Hydra goes on with the others and raises the first error after the last."""
     try:
-        yield
+        try:
+            yield
+        except SystemExit as stop:
+            if not isinstance(stop.__cause__, Exception):
+                raise
+            # submitit refuses another requeue. An exit would leave the waiting command without a result.
+            raise UserError(str(stop.code)) from None
     except Exception as error:
         _log.error("%s: %s", overrides or "defaults", explain(error))
         # Of a job on a cluster, only the error itself comes back, without its causes.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from fedfeat.executors.ray_cluster import Cluster  # noqa: E402
 from fedfeat.executors.ray_pool import Pool  # noqa: E402
 
 FEDAVG = CASES["fedavg"]
+# Cases that run with other numbers of workers too: one network, personal state, trimmed ones, a pool of them.
+VARIED = ("fedavg", "personal_head", "psi_net", "fedhenn_hetero")
 # Examples of the client that has fewest of them in the cases' partition; no other has as few.
 SMALLEST = 6
 # A worker takes seconds to import torch, and much longer where others are busy.
@@ -36,6 +39,15 @@ def harmful(name, folder, victim=0):
         f"+algorithm.client.victim={victim}",
         "federation.cohort_size=null",
     ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def handlers():
+    """Signal handlers as they were: Ray leaves its own for SIGTERM in every process that has started a node."""
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
 
 
 @pytest.fixture(scope="class")
@@ -63,8 +75,9 @@ def cluster():
 
 @pytest.mark.usefixtures("cluster")
 class TestOneMachine:
-    @pytest.mark.parametrize("num_workers", [1, 2, 4])
-    @pytest.mark.parametrize("name", ["fedavg", "personal_head", "psi_net", "fedhenn_hetero"])
+    @pytest.mark.parametrize(
+        ("name", "num_workers"), [(name, 2) for name in CASES] + list(product(VARIED, (1, 4)))
+    )
     def test_weights_and_metrics_are_those_of_serial(self, name, num_workers, tmp_path):
         found = run(tmp_path, CASES[name], "ray", f"executor.num_workers={num_workers}")
         assert found == serial(name)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Cluster, missing
+from slurm_cluster import Cluster, missing, task_of
 
 from fedfeat.choices import options
 
@@ -44,18 +44,18 @@ def environment(root):
     return {"FEDFEAT_ROOT": str(root), "FEDFEAT": str(FEDFEAT), "OMP_NUM_THREADS": "1"}
 
 
-def start(cluster, root, *arguments):
+def start(cluster, root, *arguments, **variables):
     """Start ``fedfeat`` beside the test, with its output in a file."""
     with (root / "out.txt").open("a") as out:
         return subprocess.Popen(
             [FEDFEAT, *arguments],
-            env={**cluster.environment, **environment(root)}, cwd=root, stdout=out, stderr=out,
+            env={**cluster.environment, **environment(root), **variables}, cwd=root, stdout=out, stderr=out,
         )  # fmt: skip
 
 
-def sweep(*arguments):
+def sweep(*arguments, timeout_min=60):
     pytest.importorskip("submitit", reason="the extra slurm is not installed")
-    job = ("cpus_per_task=1", "mem_gb=1", "timeout_min=60")
+    job = ("cpus_per_task=1", "mem_gb=1", f"timeout_min={timeout_min}")
     return [
         "--multirun",
         "hydra/launcher=submitit_slurm",
@@ -86,20 +86,6 @@ def outcome(run_dir):
 def rounds_seen(run_dir):
     path = run_dir / "metrics.csv"
     return len(path.read_text().splitlines()) - 1 if path.exists() else 0
-
-
-def task_of(index):
-    """The process in which submitit runs one task of an array."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            variables = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        ours = b"submitit.core._submit" in words and b"srun" not in words[0]
-        if ours and f"SLURM_ARRAY_TASK_ID={index}".encode() in variables:
-            return int(folder.name)
-    return None
 
 
 def test_a_sweep_is_an_array_and_a_killed_run_goes_on_when_it_is_started_again(cluster, root, cli, tmp_path):
@@ -160,6 +146,62 @@ def test_a_preempted_job_is_requeued_and_ends_with_the_same_weights(how, name, p
     assert len(re.findall(r"Resuming after round [1-9]\d* of 150", logs[how])) == 1
     assert outcome(runs[how]) == outcome(undisturbed)
     assert rounds_seen(runs[how]) == 151
+
+
+@pytest.fixture(scope="module")
+def timed_out(cluster, root):
+    """The same run four times: with a limit of a minute, SLURM's smallest, under submitit, the same but never requeued
+    ("once"), and under sbatch, with their logs; and undisturbed.
+
+    Its rounds take a second each until the run has been cut, so that 90 of them do not fit. SLURM looks at limits every
+    30 s and sends a signal up to 30 s too early: asked for a second before the end, it comes after 29 to 59 s.
+    """
+    run = [*RUN, "algorithm=fedavg", "federation.num_rounds=90", "federation.checkpoint_every=1000"]
+    runs = {how: root / "logs/sweeps" / how / "run" for how in ("submitit", "once", "sbatch")}
+    path = {"PYTHONPATH": str(ROOT / "tests")}
+
+    def slow(how):
+        return [*run, "algorithm.client._target_=ray_clients.Slow", f"+algorithm.client.folder={runs[how]}"]
+
+    def launch(how, *more):
+        limited = ("hydra.launcher.signal_delay_s=1", "hydra.sweep.subdir=run", f"group={how}", *more)
+        return start(cluster, root, *sweep(*slow(how), *limited, timeout_min=1), **path)
+
+    launched = launch("submitit"), launch("once", "hydra.launcher.max_num_timeout=0")
+    cluster.submit(
+        *("--time=1", "--signal=B:USR1@1", "--cpus-per-task=1", "--mem=1G", f"--chdir={ROOT}"),
+        *(f"--output={root}/limited.out", ROOT / "scripts/slurm/run.sbatch", *slow("sbatch")),
+        f"hydra.run.dir={runs['sbatch']}", **environment(root), **path,
+    )  # fmt: skip
+    assert start(cluster, root, *run, f"hydra.run.dir={root}/unlimited").wait(PATIENCE) == 0
+    assert [process.wait(PATIENCE) for process in launched] == [0, 2], (root / "out.txt").read_text()
+    wait_for((runs["sbatch"] / "summary.json").exists)
+    logs = {
+        how: "".join(path.read_text() for path in runs[how].parent.rglob("*_log.out")) for how in runs
+    } | {"sbatch": (root / "limited.out").read_text()}
+    return runs, logs, root / "unlimited"
+
+
+@pytest.mark.parametrize(("how", "name"), [("submitit", "SIGUSR2"), ("sbatch", "SIGUSR1")])
+def test_a_job_whose_time_is_up_is_requeued_and_ends_with_the_same_weights(how, name, timed_out):
+    runs, logs, undisturbed = timed_out
+    assert f"{name}: the same command" in logs[how]
+    assert re.search(r"Resuming after round [1-9]\d* of 90", logs[how])
+    assert outcome(runs[how]) == outcome(undisturbed)
+    assert rounds_seen(runs[how]) == 91
+
+
+def test_submitit_counts_the_requeues_after_time_limits_and_tells_the_waiting_command_of_the_last(
+    root, timed_out
+):
+    runs, logs, _ = timed_out
+    assert "(99 remaining timeouts)" in logs["submitit"]  # of the 100 of the launcher's options
+    refusal = "Job not requeued because: timed-out too many times"
+    assert refusal in logs["once"]
+    assert f"fedfeat: SIGUSR2: {refusal}" in (root / "out.txt").read_text()
+    assert not (runs["once"] / "summary.json").exists()
+    (saved,) = (runs["once"] / "checkpoints").glob("*.json")
+    assert int(saved.stem) == rounds_seen(runs["once"]) - 1
 
 
 def test_the_script_runs_one_seed_per_task_of_an_array(cluster, root):

@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -145,6 +148,37 @@ def test_a_stopped_run_saves_its_round_and_goes_on_to_the_same_weights(
         for name in ("run", "whole")
     ]
     assert weights[0] == weights[1]
+
+
+def test_runs_beside_each_other_are_those_of_direct_runs_and_are_not_run_again(cli, tmp_path):
+    pytest.importorskip("submitit", reason="the extra slurm is not installed")
+    command = [sys.executable, "-m", "fedfeat", "--multirun", *RUN, "seed=0,1"]
+    command += ["hydra/launcher=submitit_local", "group=local"]
+    variables = {**os.environ, "FEDFEAT_ROOT": str(tmp_path)}
+    folder = tmp_path / "logs" / "sweeps" / "local"
+
+    def logs():
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        return {path: path.read_text() for path in (folder / ".submitit").glob("*/*_log.out")}
+
+    def stamps():
+        return {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")}
+
+    first = logs()
+    assert len(first) == 2  # a process each
+    runs = [next(folder.glob(f"*seed={seed}*")) for seed in (0, 1)]
+    for seed, run in enumerate(runs):
+        direct = tmp_path / f"direct-{seed}"
+        assert cli(*RUN, f"seed={seed}", f"hydra.run.dir={direct}").code == 0
+        here, there = (json.loads((one / "summary.json").read_text()) for one in (run, direct))
+        assert here["seed"] == seed
+        assert here["weights_sha256"] == there["weights_sha256"]
+    before = stamps()
+    second = [text for path, text in logs().items() if path not in first]
+    assert stamps() == before
+    said = [re.findall("^The run in (.*) is finished; nothing to do", text, re.MULTILINE) for text in second]
+    assert sorted(said) == [[str(run)] for run in runs]
 
 
 @pytest.mark.parametrize("name", ["submitit_slurm", "submitit_local"])
