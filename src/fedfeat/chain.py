@@ -12,6 +12,7 @@ from fedfeat.models.network import Network
 
 _BETWEEN = (nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout, nn.Dropout2d, nn.Flatten)
 """Layers that act on every channel, or every feature, alike."""
+_RULE = "model must be a chain of plain convolutions and linear layers (vgg9, mnist_cnn, mlp) where neurons are matched"
 
 
 def chain_layers(network: nn.Module) -> tuple[str, ...]:
@@ -19,7 +20,7 @@ def chain_layers(network: nn.Module) -> tuple[str, ...]:
 
     Raises:
         UserError: The network is no chain of convolutions and linear layers: it has a normalisation, residual links,
-            groups, or a layer of another kind.
+            groups, a layer of another kind, or tensors outside its blocks, as a fusion of features has.
     """
     names = []
     blocks = network.blocks() if isinstance(network, Network) else []
@@ -29,10 +30,11 @@ def chain_layers(network: nn.Module) -> tuple[str, ...]:
             if isinstance(layer, nn.Conv2d | nn.Linear) and getattr(layer, "groups", 1) == 1:
                 names.append(f"{part}.{name}.{child}")
             elif not isinstance(layer, _BETWEEN):
-                raise UserError(
-                    "model must be a chain of plain convolutions and linear layers (vgg9, mnist_cnn, mlp) where "
-                    f"neurons are matched, but block {name} has a {type(layer).__name__}."
-                )
+                raise UserError(f"{_RULE}, but block {name} has a {type(layer).__name__}.")
+    # What is in no layer would never be sent.
+    outside = [key for key in network.state_dict() if key.rpartition(".")[0] not in names]
+    if outside:
+        raise UserError(f"{_RULE}, but {outside[0]} belongs to none of its layers.")
     return tuple(names)
 
 

@@ -35,11 +35,24 @@ def check_turns(
         raise ConfigError.rule("federation.straggler_policy", rule, "drop")
     if module.resets_optimizer and keep_optimizer:
         raise ConfigError.rule("federation.opt_state", f"be reset for algorithm={algorithm}", "keep")
+    _check_passes(getattr(module, "rounds_per_pass", 1), plan.num_rounds, algorithm)
     head_epochs = getattr(module, "head_epochs", None)
     if head_epochs is not None and plan.local_epochs is not None and plan.local_epochs <= head_epochs:
         _log.warning(
             "algorithm=%s trains heads alone: federation.local_epochs=%g is not above algorithm.client.head_epochs=%d.",
             algorithm, plan.local_epochs, head_epochs,
+        )  # fmt: skip
+
+
+def _check_passes(rounds: int, num_rounds: int, algorithm: str) -> None:
+    """Refuse rounds that are not even one pass over the model, and warn of those after the last whole one."""
+    if 0 < num_rounds < rounds:
+        rule = f"be 0 or at least {rounds} for algorithm={algorithm}, a round for each layer of the model"
+        raise ConfigError.rule("federation.num_rounds", rule, num_rounds)
+    if left := num_rounds % rounds:
+        _log.warning(
+            "algorithm=%s takes %d rounds for a pass over the model: the last %d of federation.num_rounds=%d are lost.",
+            algorithm, rounds, left, num_rounds,
         )  # fmt: skip
 
 
@@ -65,6 +78,11 @@ def check_halves(module: ClientModule, server: Server, networks: Networks, data:
             "algorithm.client.cache_eg", "be false for data that are augmented (data/transform)", True
         )
     server.check(module.model)
+    if module.personal_keys and server.needs_whole_model:
+        raise UserError(
+            f"algorithm.client.personal must be [] for {type(server).__name__}, which takes whole networks, but it "
+            f"keeps {len(module.personal_keys)} tensors back, {module.personal_keys[0]} first."
+        )
     unequal = any(networks.key(k) is not None for k in range(data.num_clients))
     if unequal and module.shared_keys and not server.accepts_unequal:
         raise UserError(

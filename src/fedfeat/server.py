@@ -16,11 +16,13 @@ class Server(ABC):
         payload_type: The typed record that it sends and receives; the client half must speak the same.
         accepts_unequal: Whether clients may run unequal networks.
         needs_everyone: Whether all clients have to take part in every round.
+        needs_whole_model: Whether it takes whole models, of which nothing stays with a client.
     """
 
     payload_type: ClassVar[type]
     accepts_unequal: bool = False
     needs_everyone: bool = False
+    needs_whole_model: bool = False
 
     def check(self, model: nn.Module) -> None:  # noqa: B027 - most methods take any model
         """Refuse a model that the method cannot work on, before anything is done.

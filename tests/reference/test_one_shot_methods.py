@@ -71,7 +71,7 @@ def test_permuted_clients_give_the_network_itself(name):
         client.receive(payload, None)
         torch.testing.assert_close(client(x), expected, rtol=1e-4, atol=1e-4)
     # The plain mean of the same networks is another function.
-    client.receive(Weights(mean_of(updates)), None)
+    client.receive(kind.payload_type(mean_of(updates)), None)
     assert (client(x) - expected).abs().max() > 0.1
 
 

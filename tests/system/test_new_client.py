@@ -304,7 +304,9 @@ def test_refusals(arguments, sentence, run, command, tmp_path):
 )
 def test_every_method_gives_its_own_payload(algorithm, has_params, run):
     """The server's model, the shared part of it, or nothing where clients start from their initial networks."""
-    experiment, checkpoint = reopen(run(algorithm))
+    # A pass of FedMA over the four layers.
+    more = ("federation.num_rounds=4",) if algorithm == "fedma" else ()
+    experiment, checkpoint = reopen(run(algorithm, *more))
     payload = new_client.joining_payload(experiment.server, checkpoint.server_state)
     assert type(payload) is experiment.server.payload_type
     assert bool(payload.params) == has_params

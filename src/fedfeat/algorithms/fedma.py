@@ -10,7 +10,8 @@
     with communication: each client gets the global model back in its own widths and order, and it all begins again
 
 A pass over the model takes N rounds; until it is complete the server's model is that of the pass before. All clients
-take part in every round. A global layer may be wider than any client's.
+take part in every round. A global layer may be wider than any client's. The authors' clients slice the global model by
+assignments that they have kept; here the server slices it, which gives the same weights in a smaller message.
 """
 
 from collections.abc import Iterable, Sequence
@@ -74,6 +75,7 @@ class FedMAServer(Server):
 
     payload_type: ClassVar[type] = LayerExchange
     needs_everyone = True
+    needs_whole_model = True
 
     def __init__(self, matching: BBPMap, init: Literal["shared", "independent"] = "shared") -> None:
         self.matching, self.start = matching, init
@@ -126,7 +128,9 @@ def hidden_layers(model: nn.Module) -> tuple[str, ...]:
     """Name the layers of a network that has some to match, or refuse it."""
     names = chain_layers(model)
     if len(names) < 2:
-        raise UserError("model must have at least 2 layers where neurons are matched, but this one has 1.")
+        raise UserError(
+            f"model must have at least 2 layers where neurons are matched, but this one has {len(names)}."
+        )
     return names
 
 

@@ -33,6 +33,24 @@ def forget_flops(module: ClientModule) -> None:
         module.__dict__.pop(cached, None)
 
 
+def drawn_again(network: nn.Module, seed: int) -> dict[str, Tensor]:
+    """Draw weights of a chain of layers anew, as its builder does.
+
+    Args:
+        network: The chain; stays as it is.
+        seed: Of the draws.
+    """
+    # On the CPU, for another device's generator draws other numbers.
+    model = deepcopy(network).cpu()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        for name in chain_layers(model):
+            cast(nn.Linear, model.get_submodule(name)).reset_parameters()
+        if isinstance(model, Network) and model.is_xavier:
+            xavier_(model)
+    return snapshot(model)
+
+
 class LayerExchange(NamedTuple):
     """Payload in both directions.
 
@@ -82,23 +100,16 @@ class FedMAClient(ClientModule):
             key = f"{following}.weight"
             params = {**memory, **params, key: spread_inputs(memory[key], payload.assignment, num_global)}
         if payload.init_seed is not None:
-            params = self._drawn(payload.init_seed)
+            params = drawn_again(self.model, payload.init_seed)
         take_widths(self, params)
         copy_into(self.model, params)
         for index, name in enumerate(self.layers):
             self.model.get_submodule(name).requires_grad_(index >= self._stage)
 
-    def _drawn(self, seed: int) -> dict[str, Tensor]:
-        """Draw weights of the client's own, as the network's builder does."""
-        # On the CPU, for another device's generator draws other numbers.
-        model = deepcopy(self.model).cpu()
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            for name in self.layers:
-                cast(nn.Linear, model.get_submodule(name)).reset_parameters()
-            if isinstance(model, Network) and model.is_xavier:
-                xavier_(model)
-        return snapshot(model)
+    @property
+    def rounds_per_pass(self) -> int:
+        """Rounds until every layer is matched or averaged."""
+        return len(self.layers)
 
     @property
     def only_last(self) -> bool:

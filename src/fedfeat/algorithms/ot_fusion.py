@@ -43,6 +43,7 @@ class OTFusionServer(Server):
     """
 
     payload_type: ClassVar[type] = Weights
+    needs_whole_model = True
 
     def __init__(
         self,

@@ -7,39 +7,61 @@
     PFNM:   from the top hidden layer down, a neuron being its bias and outgoing weights
     FedMA:  from the first layer up, a neuron being its incoming weights and bias, the next layer's inputs following
 
-With one round this is one-shot learning. With more, clients go on from their slices of the global model, and neurons
-are matched anew; the authors' code starts that from the last assignment.
+With one round this is one-shot learning. With more, clients go on from their slices of the global model. PFNM's next
+matching starts from the last assignments, as in the authors' code; FedMA's is made anew, as that of its passes.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedfeat.algorithms.fedma import Assignments, hidden_layers, match_neurons, mean_by_class, params_of_all
-from fedfeat.algorithms.fedma_client import take_widths
+from fedfeat.algorithms.fedma_client import drawn_again, take_widths
 from fedfeat.chain import as_model, layer_of, sliced
-from fedfeat.client import ClientModule, Weights
+from fedfeat.client import ClientModule
 from fedfeat.errors import UserError
 from fedfeat.features.matching import BBPMap
 from fedfeat.features.neurons import Layer, spread_inputs
 from fedfeat.features.one_shot import Fused, pfnm
 from fedfeat.params import snapshot
-from fedfeat.seeding import numpy_generator
+from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.server import Server
 from fedfeat.types import Federation, Update
+
+
+class WholeNetwork(NamedTuple):
+    """Payload in both directions; its layers are as wide as they are.
+
+    Attributes:
+        params: All weights and biases.
+        init_seed: Where clients start from weights of their own: the seed that draws them.
+    """
+
+    params: dict[str, Tensor]
+    init_seed: int | None = None
 
 
 class PFNMClient(ClientModule):
     """FedAvg's client, with a network that takes the widths of what it receives."""
 
-    def receive(self, payload: Weights, memory: dict[str, Tensor] | None) -> None:
+    payload_type: ClassVar[type] = WholeNetwork
+    apart = "its clients have networks of unequal widths"
+
+    def receive(self, payload: WholeNetwork, memory: dict[str, Tensor] | None) -> None:
         """Take a whole model: a client's own slice, or the wider global one."""
+        if payload.init_seed is not None:
+            payload = WholeNetwork(drawn_again(self.model, payload.init_seed))
         take_widths(self, payload.params)
         super().receive(payload, memory)
+
+    def upload(self) -> tuple[WholeNetwork, dict[str, Tensor] | None]:
+        """Give the whole model."""
+        payload, memory = super().upload()
+        return WholeNetwork(payload.params), memory
 
 
 class OneShotState(NamedTuple):
@@ -67,17 +89,23 @@ class OneShotServer(Server):
 
     Args:
         matching: Hyperparameters of the matching, see `features.matching.BBPMap`.
+        init: ``shared`` initial weights, as every other method has them, or ``independent`` ones of each client.
     """
 
-    payload_type: ClassVar[type] = Weights
+    payload_type: ClassVar[type] = WholeNetwork
     needs_everyone = True
+    needs_whole_model = True
 
-    def __init__(self, matching: BBPMap) -> None:
-        self.matching = matching
+    def __init__(self, matching: BBPMap, init: Literal["shared", "independent"] = "shared") -> None:
+        self.matching, self.start = matching, init
 
     @abstractmethod
     def fuse(
-        self, clients: Sequence[Sequence[Layer]], class_counts: Tensor, draw: np.random.Generator
+        self,
+        clients: Sequence[Sequence[Layer]],
+        class_counts: Tensor,
+        draw: np.random.Generator,
+        former: Sequence[Assignments],
     ) -> Fused:
         """Match the layers of every client.
 
@@ -85,6 +113,7 @@ class OneShotServer(Server):
             clients: Each client's layers, first to last.
             class_counts: (K, C).
             draw: Draws the order of clients in each sweep.
+            former: Assignments of the round before, for each hidden layer; empty in the first round.
         """
 
     def check(self, model: nn.Module) -> None:
@@ -96,10 +125,12 @@ class OneShotServer(Server):
         counts = torch.from_numpy(federation.class_counts.copy())
         return OneShotState(hidden_layers(model), counts, federation.seed, 0, snapshot(model))
 
-    def broadcast(self, state: OneShotState, client_id: int) -> Weights:
-        """Send the client its slice of the global model."""
+    def broadcast(self, state: OneShotState, client_id: int) -> WholeNetwork:
+        """Send the client its slice of the global model, or at first what it starts from."""
+        if not state.assignments and self.start == "independent":
+            return WholeNetwork({}, derive_seed(state.seed, "client init", client_id))
         own = [assignments[client_id] for assignments in state.assignments]
-        return Weights(sliced(state.model, state.layers, own))
+        return WholeNetwork(sliced(state.model, state.layers, own))
 
     def aggregate(self, state: OneShotState, updates: Iterable[Update]) -> OneShotState:
         """Match the clients' networks.
@@ -109,17 +140,16 @@ class OneShotServer(Server):
         """
         everyone = params_of_all(updates, len(state.class_counts))
         clients = [[layer_of(params, name) for name in state.layers] for params in everyone]
-        found = self.fuse(
-            clients, state.class_counts, numpy_generator(state.seed, "matching", state.round_idx)
-        )
+        draw = numpy_generator(state.seed, "matching", state.round_idx)
+        found = self.fuse(clients, state.class_counts, draw, state.assignments)
         model = as_model(state.layers, found.layers)
         return state._replace(
             round_idx=state.round_idx + 1, model=model, assignments=tuple(found.assignments)
         )
 
-    def global_payload(self, state: OneShotState) -> Weights:
+    def global_payload(self, state: OneShotState) -> WholeNetwork:
         """Give the matched model."""
-        return Weights(state.model)
+        return WholeNetwork(state.model)
 
 
 class PFNMServer(OneShotServer):
@@ -136,17 +166,25 @@ class PFNMServer(OneShotServer):
                 )
 
     def fuse(
-        self, clients: Sequence[Sequence[Layer]], class_counts: Tensor, draw: np.random.Generator
+        self,
+        clients: Sequence[Sequence[Layer]],
+        class_counts: Tensor,
+        draw: np.random.Generator,
+        former: Sequence[Assignments],
     ) -> Fused:
-        """Match as `features.one_shot.pfnm`."""
-        return pfnm(clients, class_counts, draw, self.matching)
+        """Match as `features.one_shot.pfnm`, from where the neurons were."""
+        return pfnm(clients, class_counts, draw, self.matching, former)
 
 
 class OneShotFedMAServer(OneShotServer):
     """Match any chains of layers from the first layer up."""
 
     def fuse(
-        self, clients: Sequence[Sequence[Layer]], class_counts: Tensor, draw: np.random.Generator
+        self,
+        clients: Sequence[Sequence[Layer]],
+        class_counts: Tensor,
+        draw: np.random.Generator,
+        former: Sequence[Assignments],
     ) -> Fused:
         """Match as a pass of FedMA does in which nobody trains between two layers."""
         current = [layers[0] for layers in clients]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedfeat.errors import ConfigError
+from fedfeat.features.matching_records import Atoms, Evidence, Matched, Prior
 
 BIAS_MEAN = 0.1
 """Prior mean of a bias; that of a weight is 0 (IBM/FedMA, ``mu0_bias``)."""
@@ -57,58 +57,6 @@ class BBPMap:
                 raise ConfigError.rule(key, "be a finite number of at least 0", getattr(self, key))
 
 
-class Prior(NamedTuple):
-    """Prior of a global neuron.
-
-    Attributes:
-        mean: (d,).
-        precision: Of each entry (d,), or of all of them (1,); those of clients have the same shape.
-    """
-
-    mean: Tensor
-    precision: Tensor
-
-
-class Evidence(NamedTuple):
-    """What is known of neurons: their weights times the precision, and the precision.
-
-    Attributes:
-        sums: A client's (L_j, d), or (d,) of the prior.
-        precision: Of each entry (d,), or of all of them (1,).
-    """
-
-    sums: Tensor
-    precision: Tensor
-
-
-class Atoms(NamedTuple):
-    """Global neurons while clients are matched to them.
-
-    Attributes:
-        sums: Evidence of prior and matched rows (L, d).
-        precisions: Their precisions, added up, (L, d) or (L, 1).
-        counts: Matched rows, int64 (L,).
-    """
-
-    sums: Tensor
-    precisions: Tensor
-    counts: Tensor
-
-
-class Matched(NamedTuple):
-    """What the matching of one layer found.
-
-    Attributes:
-        assignments: For each client the global neuron of each of its neurons, no two the same, int64 (L_j,).
-        rows: The global neurons (L, d).
-        counts: How many clients have each global neuron, from 1, int64 (L,).
-    """
-
-    assignments: tuple[Tensor, ...]
-    rows: Tensor
-    counts: Tensor
-
-
 def match_layer(
     rows: Sequence[Tensor], generator: np.random.Generator, how: BBPMap | None = None, bias: bool = True
 ) -> Matched:
@@ -134,6 +82,7 @@ def match_rows(
     prior: Prior,
     generator: np.random.Generator,
     how: BBPMap,
+    former: Sequence[Tensor] | None = None,
 ) -> Matched:
     """Match rows whose clients may trust some entries more than others.
 
@@ -145,13 +94,11 @@ def match_rows(
         prior: Of the global neurons.
         generator: Draws the order of clients in each sweep.
         how: Hyperparameters; the two variances have already gone into ``precisions`` and ``prior``.
+        former: Assignments of an earlier matching of the same clients; sweeps start from these where they are given.
     """
     clients = [Evidence(r * p.to(r), p.to(r)) for r, p in zip(rows, precisions, strict=True)]
     start = Evidence((prior.mean * prior.precision).to(rows[0]), prior.precision.to(rows[0]))
-    assignments = [torch.empty(0, dtype=torch.int64)] * len(clients)
-    atoms = _new_atoms(start, 0)
-    for j in sorted(range(len(clients)), key=lambda j: -len(rows[j])):
-        atoms, assignments[j] = _put_in(atoms, clients[j], start, len(clients), how)
+    atoms, assignments = _first(clients, start, how) if former is None else _again(clients, start, former)
     for _ in range(how.sweeps):
         settled = True
         for j in generator.permutation(len(clients)):
@@ -165,6 +112,26 @@ def match_rows(
             break
     found = _estimate(clients, assignments, len(atoms.counts), prior, how.shrink)
     return Matched(tuple(assignments), found.to(rows[0]), atoms.counts)
+
+
+def _first(clients: Sequence[Evidence], start: Evidence, how: BBPMap) -> tuple[Atoms, list[Tensor]]:
+    """Add the clients one by one, the widest first."""
+    atoms = _new_atoms(start, 0)
+    assignments = [torch.empty(0, dtype=torch.int64)] * len(clients)
+    for j in sorted(range(len(clients)), key=lambda j: -len(clients[j].sums)):
+        atoms, assignments[j] = _put_in(atoms, clients[j], start, len(clients), how)
+    return atoms, assignments
+
+
+def _again(
+    clients: Sequence[Evidence], start: Evidence, former: Sequence[Tensor]
+) -> tuple[Atoms, list[Tensor]]:
+    """Put all clients where they were."""
+    assignments = [assignment.to(start.sums.device) for assignment in former]
+    atoms = _new_atoms(start, 1 + max(int(assignment.max()) for assignment in assignments))
+    for client, assignment in zip(clients, assignments, strict=True):
+        _add(atoms, client, assignment, 1)
+    return atoms, assignments
 
 
 def benefits(client: Evidence, atoms: Atoms, start: Evidence, num_clients: int, how: BBPMap) -> Tensor:

@@ -15,7 +15,8 @@ from scipy.optimize import linear_sum_assignment, linprog
 from scipy.sparse import eye_array, kron, vstack
 from torch import Tensor
 
-from fedfeat.features.matching import BIAS_MEAN, BBPMap, Matched, Prior, match_rows
+from fedfeat.features.matching import BIAS_MEAN, BBPMap, match_rows
+from fedfeat.features.matching_records import Matched, Prior
 from fedfeat.features.neurons import Layer, layer_rows, mix_inputs, rows_layer, spread_inputs
 
 
@@ -36,6 +37,7 @@ def pfnm(
     class_counts: Tensor,
     generator: np.random.Generator,
     how: BBPMap | None = None,
+    former: Sequence[Sequence[Tensor]] = (),
 ) -> Fused:
     """Match multilayer perceptrons, from the top hidden layer down.
 
@@ -47,6 +49,7 @@ def pfnm(
         class_counts: Training examples per client and class (J, C).
         generator: Draws the order of clients in each sweep.
         how: Hyperparameters; those of the paper's code (all 1) where None.
+        former: Assignments of an earlier matching of the same clients, to start from; empty for none.
     """
     how = how or BBPMap(gamma=1.0)
     counts = class_counts.to(clients[0][-1].weight)
@@ -56,12 +59,8 @@ def pfnm(
     layers: list[Layer] = []
     assignments: list[tuple[Tensor, ...]] = []
     for depth in reversed(range(len(clients[0]) - 1)):
-        lowest = [[net[0].weight] if depth == 0 else [] for net in clients]
-        rows = [
-            torch.cat([*low, _bias(net[depth])[:, None], out], dim=1)
-            for low, net, out in zip(lowest, clients, outgoing, strict=True)
-        ]
-        matched, (incoming, bias, out_of) = _match(rows, trust, generator, how)
+        rows, before = _rows(clients, depth, outgoing), former[depth] if former else None
+        matched, (incoming, bias, out_of) = _match(rows, trust, generator, how, before)
         layers.insert(0, Layer(out_of.T.contiguous(), upper_bias))
         assignments.insert(0, matched.assignments)
         upper_bias, trust = bias[:, 0], counts.new_ones(len(clients), len(matched.counts))
@@ -72,8 +71,20 @@ def pfnm(
     return Fused([Layer(incoming, upper_bias), *layers], assignments)
 
 
+def _rows(clients: Sequence[Sequence[Layer]], depth: int, outgoing: Sequence[Tensor]) -> list[Tensor]:
+    """Give each client's neurons of a hidden layer: incoming weights if it is the lowest, bias, outgoing weights."""
+    return [
+        torch.cat([*([net[0].weight] if depth == 0 else []), _bias(net[depth])[:, None], out], dim=1)
+        for net, out in zip(clients, outgoing, strict=True)
+    ]
+
+
 def _match(
-    rows: Sequence[Tensor], trust: Tensor, generator: np.random.Generator, how: BBPMap
+    rows: Sequence[Tensor],
+    trust: Tensor,
+    generator: np.random.Generator,
+    how: BBPMap,
+    former: Sequence[Tensor] | None,
 ) -> tuple[Matched, tuple[Tensor, ...]]:
     """Match rows of incoming weights, bias and outgoing weights, these with the trust (J, O); give the three parts."""
     num_out = trust.shape[1]
@@ -82,7 +93,7 @@ def _match(
     mean[num_in] = BIAS_MEAN
     prior = Prior(mean, torch.full_like(mean, 1 / how.sigma02))
     precisions = [torch.cat([mean.new_ones(num_in + 1), part.double()]) / how.sigma2 for part in trust]
-    matched = match_rows(rows, precisions, prior, generator, how)
+    matched = match_rows(rows, precisions, prior, generator, how, former)
     parts = matched.rows.split([num_in, 1, num_out], dim=1)
     # Copies, because files of tensors take no views.
     return matched, tuple(part.clone(memory_format=torch.contiguous_format) for part in parts)
