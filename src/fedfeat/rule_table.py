@@ -43,9 +43,10 @@ KEYS = (
     *("name", "group", "seed", "debug", "resume"),
     *("data", "partition", "model", "structure", "pool", "algorithm"),
     *("optimizer", "schedule", "trainer", "executor"),
-    *("federation", "diagnostics", "logger", "paths", "published"),
+    *("federation", "diagnostics", "logger", "paths", "arms", "published"),
 )
-"""All keys at the top; ``published`` holds a paper's numbers (`runs.published_numbers`), and only presets have it."""
+"""All keys at the top. Only presets have the last two: settings of single algorithms, to which others refer, and a
+paper's numbers (`runs.published_numbers`)."""
 
 RULES = (
     Rule("seed", integer(0)),
@@ -109,6 +110,7 @@ RULES = (
     Rule("partition.val_fraction", _SHARE),
     Rule("partition.cap", _BOOL),
     Rule("partition.distinct", _BOOL),
+    Rule("partition.split", one_of("native", "merged")),
     Rule("data.loader.download", _BOOL),
     Rule("diagnostics.every", integer(1)),
     Rule("diagnostics.images_per_class", integer(1)),
@@ -140,7 +142,7 @@ RULES = (
     Rule("algorithm.client.hsic", one_of("biased", "unbiased")),
     Rule("algorithm.client.rad_batch", integer(4), optional=True),
     Rule("algorithm.client.rad_every", integer(1)),
-    Rule("algorithm.client.repr_at", one_of("penultimate", "logits", "code_swapped")),
+    Rule("algorithm.client.repr_at", one_of("penultimate", "features", "logits", "code_swapped")),
     Rule("algorithm.client.logits_dropout", _SHARE),
     Rule("algorithm.client.head_epochs", integer(1)),
     Rule("algorithm.client.weight_decay", _NOT_NEGATIVE),
@@ -173,7 +175,7 @@ RULES = (
 )
 
 REQUIRED = (
-    *(key for key in KEYS if key != "published"),
+    *(key for key in KEYS if key not in ("arms", "published")),
     *(rule.key for rule in RULES if rule.key.startswith("federation.")),
     *("algorithm.name", "algorithm.pooled", "algorithm.client", "algorithm.server"),
     *("data.loader", "data.transform", "paths.cache"),

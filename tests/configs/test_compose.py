@@ -3,10 +3,11 @@
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import get_object
+from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 from presets import tiny_tweets
 
@@ -78,11 +79,13 @@ def accepts_all_names(target, call):
     assert not unknown, f"{call['_target_']} does not take {unknown}"
 
 
+SHAPES = {"digits": ([1, 8, 8], 10), "mnist": ([1, 28, 28], 10), "fashion_mnist": ([1, 28, 28], 10),
+          "cifar10": ([3, 32, 32], 10), "cifar100": ([3, 32, 32], 100)}  # fmt: skip
+
+
 def random_images(name):
     """Overrides that put a few random images of the shape of a data set in its place."""
-    shapes = {"digits": ([1, 8, 8], 10), "mnist": ([1, 28, 28], 10), "fashion_mnist": ([1, 28, 28], 10),
-              "cifar10": ([3, 32, 32], 10), "cifar100": ([3, 32, 32], 100)}  # fmt: skip
-    shape, num_classes = shapes[name]
+    shape, num_classes = SHAPES[name]
     return [
         "data=synthetic", f"data.loader.shape={str(shape).replace(' ', '')}",
         f"data.loader.num_classes={num_classes}", f"data.loader.num_train={max(300, 10 * num_classes)}",
@@ -106,3 +109,28 @@ def test_the_mini_form_of_every_experiment_runs_a_round(experiment, cli, tmp_pat
     outcome = cli(*overrides)
     assert outcome.code == 0, outcome.stderr
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def labels_of(cfg, tweets):
+    """Labels, columns and number of classes of what a mini form reads, all classes alike as `limited` leaves them."""
+    loader = cfg.data.loader
+    if cfg.data.name in ("digits", "sent140"):
+        tiny_tweets(tweets, num_users=400, each=50)  # of which the preset reads 3 in 10, and takes 100 users
+        dataset = instantiate(loader, **({"root": tweets} if cfg.data.name == "sent140" else {}))
+        both = dataset.train, dataset.test
+        return [part.labels.numpy() for part in both], [part.columns for part in both], dataset.num_classes
+    num_classes = SHAPES[cfg.data.name][1]
+    return [np.arange(size) % num_classes for size in (loader.num_train, loader.num_test)], [], num_classes
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_mini_form_of_every_experiment_has_examples_for_all_its_clients(experiment, tmp_path):
+    """Not for ten of them, as above: under the experiment's own partition and its own number of clients."""
+    cfg = composed(f"experiment={experiment}", "scale=mini")
+    labels, columns, num_classes = labels_of(cfg, tmp_path)
+    num_clients = cfg.federation.num_clients
+    split = instantiate(cfg.partition).split(*labels, num_classes, num_clients, 0, *columns)
+    assert split.train.num_clients == len(split.test.sizes()) == num_clients
+    assert np.diff(split.train.offsets).min() >= 1
+    # With 500 clients of 5 classes, 1000 test examples are 2 each, and few clients have none.
+    assert (split.test.sizes() > 0).mean() > 0.9

@@ -94,9 +94,44 @@ def test_mini_leaves_network_method_and_partition():
     changed = {key for key in paper.keys() | mini.keys() if paper.get(key) != mini.get(key)}
     changed = {key for key in changed if not key.startswith("published.")}
     assert changed == {
-        "data.loader.num_train", "data.loader.num_test", "federation.num_rounds", "federation.batch_size"
+        "data.loader.num_train", "data.loader.num_test", "federation.num_rounds", "federation.batch_size",
+        "arms.mini_epochs.fedrep", "arms.rad_size",
     }  # fmt: skip
     assert mini["published"] is None
+
+
+@pytest.mark.parametrize("preset", ["fedhenn/fh_t2_c10_100_2", "fedhenn/fh_t2_c10_100_5", "mnist_iid"])
+def test_mini_trains_the_body_of_fedrep_for_one_epoch_as_other_methods_their_network(preset):
+    mini = f"experiment={preset}", "scale=mini"
+    fedrep = composed(*mini, "algorithm=fedrep")
+    assert fedrep.federation.local_epochs - fedrep.algorithm.client.head_epochs == 1
+    assert composed(*mini, "algorithm=fedavg").federation.local_epochs == 1
+    assert composed(*mini, "algorithm=fedrep", "federation.local_epochs=4").federation.local_epochs == 4
+
+
+WARNING = (
+    "algorithm=fedrep trains heads alone: federation.local_epochs={} "
+    "is not above algorithm.client.head_epochs={}."
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "epochs"),
+    [
+        (["federation.local_epochs=10"], (10, 10)),
+        (["federation.local_epochs=0.5", "algorithm.client.head_epochs=1"], (0.5, 1)),
+        (["federation.local_epochs=10.5"], None),
+        (["federation.local_epochs=20", "algorithm.client.head_epochs=15"], None),
+        (["algorithm=fedavg", "federation.local_epochs=1"], None),
+        (["scale=mini", "federation.num_rounds=0"], None),
+    ],
+)
+def test_fedrep_without_an_epoch_for_its_body_is_warned_of(overrides, epochs, cli, small, caplog):
+    words = [word for word in small if not word.startswith(("federation.local_epochs", "algorithm"))]
+    outcome = cli("algorithm=fedrep", *words, "federation.num_rounds=0", *overrides)
+    assert outcome.code == 0, outcome.stderr
+    said = [text for text in caplog.messages if "heads alone" in text]
+    assert said == ([WARNING.format(*epochs)] if epochs else [])
 
 
 def test_the_command_line_wins_over_mini():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.data.batches import ClientBatches
+from fedfeat.data.merged import cut_anew
 from fedfeat.data.partition_parts import (
     ClientSplit,
     class_counts,
@@ -36,8 +37,8 @@ class FederatedData:
     """A data set, split among clients and held whole on one device; its arguments are attributes too.
 
     Args:
-        dataset: The data set.
-        split: The split.
+        dataset: The data set; the attribute has what a merged split makes of it.
+        split: The split; the attribute is never merged, see `cut_anew`.
         transform: Augmentation and normalisation.
         seed: The experiment's seed; gives the clients' pixel permutations where the split asks for them.
         device: Where inputs and labels are kept.
@@ -52,6 +53,7 @@ class FederatedData:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
+        dataset, split = cut_anew(dataset, split)
         self.dataset, self.split, self.device = dataset, split, torch.device(device)
         self._train, self._test = dataset.train.to(self.device), dataset.test.to(self.device)
         self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device)
@@ -203,12 +205,8 @@ class FederatedData:
         if not count:
             return self
         left = self.num_clients - count
-        split = self.split
-        return self._view(
-            train=first_parts(split.train, left),
-            val=first_parts(split.val, left),
-            test=first_tests(split.test, left),
-        )
+        train, val = (first_parts(parts, left) for parts in (self.split.train, self.split.val))
+        return self._view(train=train, val=val, test=first_tests(self.split.test, left))
 
     def reduced(self, fraction: float, share: float, seed: int) -> "FederatedData":
         """Give the same data where a random fraction of the clients have only a share of their training examples."""

@@ -1,13 +1,33 @@
-"""Values around a partition: test parts, validation shares and the whole split. Pure NumPy."""
+"""Values around a partition: what a scheme looks at, test parts, validation shares and the whole split. Pure NumPy."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from fedfeat.seeding import numpy_generator
 from fedfeat.types import Parts
+
+
+class Population(NamedTuple):
+    """What a scheme may look at.
+
+    Attributes:
+        train_labels: Class of every training example, (N,).
+        test_labels: Class of every test example, (N_test,).
+        num_classes: Number of classes, C.
+        num_clients: Number of clients, K.
+        train_columns: Further columns of the training examples, (N,) each.
+        test_columns: Further columns of the test examples, (N_test,) each.
+    """
+
+    train_labels: np.ndarray
+    test_labels: np.ndarray
+    num_classes: int
+    num_clients: int
+    train_columns: Mapping[str, np.ndarray]
+    test_columns: Mapping[str, np.ndarray]
 
 
 class ClassTestParts(NamedTuple):
@@ -71,12 +91,14 @@ class ClientSplit(NamedTuple):
         val: Validation examples of every client, taken from its training examples; may be empty.
         test: Test examples of every client.
         permuted: Whether every client sees the pixels in an order of its own.
+        merged: Whether all indices count through the training set and on through the test set, see `merged.cut_anew`.
     """
 
     train: Parts
     val: Parts
     test: TestParts
     permuted: bool = False
+    merged: bool = False
 
 
 def owners_of(parts: Parts) -> np.ndarray:
@@ -91,8 +113,8 @@ def class_counts(parts: Parts, labels: np.ndarray, num_classes: int) -> np.ndarr
     return table.reshape(parts.num_clients, num_classes)
 
 
-def hold_out(parts: Parts, fraction: float, seed: int) -> tuple[Parts, Parts]:
-    """Take a random share of every client's examples for validation; at least one is left to train on.
+def hold_out(parts: Parts, fraction: float, rng: np.random.Generator) -> tuple[Parts, Parts]:
+    """Take a random share of every client's examples; at least one is left to train on.
 
     Returns:
         What is left and what was taken; the share is rounded down.
@@ -100,7 +122,7 @@ def hold_out(parts: Parts, fraction: float, seed: int) -> tuple[Parts, Parts]:
     sizes = np.diff(parts.offsets)
     # The small term keeps 0.29 * 100 from being rounded down to 28.
     taken = np.minimum(np.floor(fraction * sizes + 1e-9).astype(np.int64), np.maximum(sizes - 1, 0))
-    keys = numpy_generator(seed, "validation").random(len(parts.indices))
+    keys = rng.random(len(parts.indices))
     order = np.lexsort((keys, owners_of(parts)))
     rank = np.arange(len(order)) - np.repeat(parts.offsets[:-1], sizes)
     is_val = np.empty(len(order), dtype=bool)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from fedfeat.data.partition_parts import (
     ClassTestParts,
     ClientSplit,
     IndexTestParts,
+    Population,
     TestParts,
     class_counts,
     hold_out,
@@ -20,26 +21,6 @@ from fedfeat.data.partition_tables import shard_rows
 from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
 from fedfeat.types import Parts
-
-
-class Population(NamedTuple):
-    """What a scheme may look at.
-
-    Attributes:
-        train_labels: Class of every training example, (N,).
-        test_labels: Class of every test example, (N_test,).
-        num_classes: Number of classes, C.
-        num_clients: Number of clients, K.
-        train_columns: Further columns of the training examples, (N,) each.
-        test_columns: Further columns of the test examples, (N_test,) each.
-    """
-
-    train_labels: np.ndarray
-    test_labels: np.ndarray
-    num_classes: int
-    num_clients: int
-    train_columns: Mapping[str, np.ndarray]
-    test_columns: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +66,9 @@ class Scheme(ABC):
         if test is None:
             held = class_counts(parts, population.train_labels, num_classes) > 0
             test = ClassTestParts(held, population.test_labels)
-        train, val = hold_out(parts, self.val_fraction, seed)
-        return ClientSplit(train, val, test, permuted=isinstance(self, Permuted))
+        train, val = hold_out(parts, self.val_fraction, numpy_generator(seed, "validation"))
+        merged = isinstance(self, Shards) and self.merged
+        return ClientSplit(train, val, test, permuted=isinstance(self, Permuted), merged=merged)
 
     @abstractmethod
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, TestParts | None]:
@@ -121,23 +103,49 @@ class NClasses(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class Shards(Scheme):
-    """One shard for each of ``shards_per_client`` drawn labels; train and test alike (FedRep, FedHeNN).
+    """One shard for each of ``shards_per_client`` drawn labels (FedRep, FedHeNN).
 
     Attributes:
         shards_per_client: Shards, hence the most classes, per client.
         distinct: Whether the labels of one client must differ.
+        merged: Whether training and test set are cut as one, and each client's examples then at random into those it
+            trains and those it is tested on, in the proportion of the two sets. Else both are cut alike.
     """
 
     shards_per_client: int
     distinct: bool = False
+    merged: bool = False
 
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, IndexTestParts]:
         """See `Scheme.assign`."""
         num_classes, num_clients = population.num_classes, population.num_clients
         rows = shard_rows(num_classes, num_clients, self.shards_per_client, rng, self.distinct)
-        train = partition.shards(population.train_labels, rows, rng)
-        test = partition.shards(population.test_labels, rows, rng, allow_empty=True)
+        if self.merged:
+            every = np.concatenate([population.train_labels, population.test_labels])
+            own = partition.shards(every, rows, rng)
+            train, test = hold_out(own, len(population.test_labels) / len(every), rng)
+        else:
+            train = partition.shards(population.train_labels, rows, rng)
+            test = partition.shards(population.test_labels, rows, rng, allow_empty=True)
         return train, IndexTestParts(test)
+
+
+def shards(
+    *,
+    shards_per_client: int,
+    distinct: bool = False,
+    split: Literal["native", "merged"] = "native",
+    val_fraction: float = 0.0,
+) -> Shards:
+    """Build `Shards` with the names of a configuration, in which a scheme's ``split`` is a choice."""
+    if split not in ("native", "merged"):
+        raise ConfigError.rule("partition.split", "be one of native, merged", split)
+    return Shards(
+        shards_per_client=shards_per_client,
+        distinct=distinct,
+        merged=split == "merged",
+        val_fraction=val_fraction,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,8 @@ def load_or_make(
         return found
     columns = dataset.train.columns, dataset.test.columns
     split = scheme.split(train, test, dataset.num_classes, num_clients, seed, *columns)
-    counts = class_counts(split.train, train, dataset.num_classes)
+    # Training examples come first also in the counting of merged splits.
+    counts = class_counts(split.train, np.concatenate([train, test]), dataset.num_classes)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as scratch:
@@ -93,21 +94,24 @@ def read_split(
         stored = io.BytesIO((folder / "split.npz").read_bytes())
         with np.load(stored, allow_pickle=False) as file:
             arrays = dict(file)
+        num_test, merged = len(test_labels), bool(arrays["merged"])
+        if merged:
+            num_examples = num_test = num_examples + num_test
         train = _read_parts(arrays, "train", num_clients, num_examples)
         val = _read_parts(arrays, "val", num_clients, num_examples)
         test: TestParts
         if "test_mask" in arrays:
             test = ClassTestParts(arrays["test_mask"].reshape(num_clients, -1), test_labels)
         else:
-            test = IndexTestParts(_read_parts(arrays, "test", num_clients, len(test_labels)))
-        return ClientSplit(train, val, test, bool(arrays["permuted"]))
+            test = IndexTestParts(_read_parts(arrays, "test", num_clients, num_test))
+        return ClientSplit(train, val, test, bool(arrays["permuted"]), merged)
     except Exception:  # a damaged archive raises nearly anything, and is made again whatever it is
         return None
 
 
 def _write(folder: Path, split: ClientSplit, counts: np.ndarray, classes: tuple[str, ...], key: str) -> None:
     folder.mkdir()
-    arrays = {"permuted": np.array(split.permuted)}
+    arrays = {"permuted": np.array(split.permuted), "merged": np.array(split.merged)}
     for name, parts in (("train", split.train), ("val", split.val)):
         arrays |= {f"{name}_indices": parts.indices, f"{name}_offsets": parts.offsets}
     if isinstance(split.test, ClassTestParts):

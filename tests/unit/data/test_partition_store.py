@@ -33,7 +33,7 @@ def same(a, b):
     flat = [(x, y) for left, right in pairs for x, y in zip(_flat(left), _flat(right), strict=True)]
     return (
         all(np.array_equal(x, y) for x, y in flat)
-        and a.permuted == b.permuted
+        and (a.permuted, a.merged) == (b.permuted, b.merged)
         and type(a.test) is type(b.test)
     )
 
@@ -43,7 +43,12 @@ def _flat(value):
 
 
 @pytest.mark.parametrize(
-    "scheme", [NClasses(classes_per_client=2, val_fraction=0.2), Shards(shards_per_client=4)]
+    "scheme",
+    [
+        NClasses(classes_per_client=2, val_fraction=0.2),
+        Shards(shards_per_client=4),
+        Shards(shards_per_client=4, merged=True, val_fraction=0.2),
+    ],
 )
 def test_a_stored_split_is_read_back_and_not_made_again(scheme, tmp_path, monkeypatch):
     first = load_or_make(scheme, tiny(), 6, 0, tmp_path)
@@ -64,7 +69,9 @@ def test_everything_the_split_depends_on_is_in_the_key(tmp_path):
     other = tiny()
     other.train.inputs[0, 0, 0, 0] = 1
     load_or_make(scheme, other, 6, 0, tmp_path)
-    assert len(list((tmp_path / "splits").iterdir())) == 5
+    load_or_make(Shards(shards_per_client=2), tiny(), 6, 0, tmp_path)
+    load_or_make(Shards(shards_per_client=2, merged=True), tiny(), 6, 0, tmp_path)
+    assert len(list((tmp_path / "splits").iterdir())) == 7
 
 
 def test_the_table_holds_the_training_counts(tmp_path):
@@ -73,6 +80,19 @@ def test_the_table_holds_the_training_counts(tmp_path):
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert [int(row["num_examples"]) for row in rows] == np.diff(split.train.offsets).tolist()
     assert [sum(int(row[name]) for row in rows) for name in ("ant", "bee", "cat", "dog")] == [15] * 4
+
+
+def test_the_table_of_a_merged_split_counts_what_is_left_to_train_on(tmp_path):
+    """20 of each class, of which 4 clients that have them all train on 20 less floor(20/80 * 20)."""
+    split = load_or_make(Shards(shards_per_client=4, distinct=True, merged=True), tiny(), 4, 0, tmp_path)
+    assert split.train.indices.max() >= 60
+    (table,) = tmp_path.rglob("classes.csv")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [int(row["num_examples"]) for row in rows] == [15] * 4
+    labels = np.concatenate([np.arange(60) % 4, np.arange(20) % 4])
+    for k, row in enumerate(rows):
+        expected = np.bincount(labels[split.train.of(k)], minlength=4)
+        assert [int(row[name]) for name in ("ant", "bee", "cat", "dog")] == expected.tolist()
 
 
 def test_a_damaged_split_is_made_again(tmp_path):
