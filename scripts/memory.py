@@ -3,10 +3,12 @@
     uv run python scripts/memory.py              # clients without a state of their own
     uv run python scripts/memory.py personal     # 100 to 10,000 clients with heads (FedRep) or networks (FedHeNN)
     uv run python scripts/memory.py networks     # 500 clients with a network of 1.2 MB each, in 64 MiB
+    uv run python scripts/memory.py kernels      # 50 and 500 with one of .5 to 13 MB, and the kernels of all, in 64 MiB
 
 Every case is a process of its own with the same amount of data in all. The 200 rounds are read at four points. Clients
 with a state of their own hold it in ``federation.ram_budget_mb`` and on disk; it is read whole at the first and at the
-last round, where all of them are tested, and "kernels of all" reads it in every round but the first.
+last round, where all of them are tested, and "kernels of all" reads it in every round but the first. In ``kernels``
+that is every round, and the widest representation has 98 times as many numbers as its kernel.
 """
 
 import argparse
@@ -19,8 +21,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 NUM_EXAMPLES = 40_000
+CASES = ("stateless", "personal", "networks", "kernels")
 CLIENTS = (100, 1000, 10_000)
-BUDGET_MB = 8
+BUDGET_MB, LARGE_BUDGET_MB = 8, 64
 
 _CHILD = """
 import resource, sys
@@ -92,17 +95,22 @@ ARMS = {
     "FedHeNN, kernels of participants": (*HETERO, "algorithm.server.kbar_over=participants"),
     "FedHeNN, kernels of all": HETERO,
 }
-NETWORKS = (
+LARGE = (
     "data.loader.shape=[3,32,32]",
     "data.loader.num_train=10000",
     "data.loader.num_test=100",
-    "model=fedrep_cnn10",
-    "algorithm=fedhenn",
-    "algorithm.server.rad_size=64",
     "algorithm.client.rad_batch=null",
-    "federation.num_clients=500",
     "federation.cohort_size=50",
-    "federation.ram_budget_mb=64",
+    f"federation.ram_budget_mb={LARGE_BUDGET_MB}",
+)
+NETWORKS = (*LARGE, "model=fedrep_cnn10", "algorithm=fedhenn", "algorithm.server.rad_size=64")
+KERNELS = (
+    *LARGE,
+    "model=hetero_cnn",
+    "algorithm=fedhenn_hetero_cnn",
+    "algorithm.server.kbar_over=all",
+    "algorithm.server.eta_schedule=const",
+    "algorithm.server.rad_size=128",
 )
 
 
@@ -162,6 +170,14 @@ def print_personal(names: Sequence[str], num_clients: Sequence[int], num_rounds:
             print_readings(name, clients, found)
 
 
+def print_large(name: str, settings: Sequence[str], num_clients: Sequence[int], num_rounds: int) -> None:
+    """Print the readings of clients with networks of a few MiB each."""
+    print_head(LARGE_BUDGET_MB)
+    for clients in num_clients:
+        found = measure([*settings, f"federation.num_clients={clients}"], num_rounds, num_rounds // 4)
+        print_readings(name, clients, found)
+
+
 def print_head(budget: int) -> None:
     """Print the head of the table of `print_readings`."""
     print(f"federation.ram_budget_mb={budget}\n")
@@ -172,19 +188,23 @@ def print_head(budget: int) -> None:
 def main() -> None:
     """Print the tables asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="?", default="stateless", choices=["stateless", "personal", "networks"])
+    parser.add_argument("what", nargs="?", default="stateless", choices=CASES)
     parser.add_argument("--arms", nargs="+", default=list(ARMS)[:2], choices=ARMS)
-    parser.add_argument("--clients", nargs="+", type=int, default=list(CLIENTS))
-    parser.add_argument("--rounds", type=int, default=None, help="200, networks: 20")
+    parser.add_argument(
+        "--clients", nargs="+", type=int, help="personal: 100 1000 10000, networks: 500, kernels: 50 500"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="personal: 200, networks: 20, kernels: 8; four of them are read"
+    )
     options = parser.parse_args()
     if options.what == "stateless":
         print_stateless()
     elif options.what == "personal":
-        print_personal(options.arms, options.clients, options.rounds or 200, BUDGET_MB)
+        print_personal(options.arms, options.clients or CLIENTS, options.rounds or 200, BUDGET_MB)
+    elif options.what == "networks":
+        print_large("FedHeNN, fedrep_cnn10", NETWORKS, options.clients or (500,), options.rounds or 20)
     else:
-        print_head(64)
-        rounds = options.rounds or 20
-        print_readings("FedHeNN, fedrep_cnn10", 500, measure(NETWORKS, rounds, rounds // 4))
+        print_large("FedHeNN, hetero_cnn", KERNELS, options.clients or (50, 500), options.rounds or 8)
 
 
 if __name__ == "__main__":

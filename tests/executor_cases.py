@@ -20,6 +20,12 @@ BASE = [
     "federation.checkpoint_every=100", "trainer=cpu", "trainer.num_threads=1",
 ]  # fmt: skip
 HENN = ["algorithm.server.rad_size=12", "algorithm.client.rad_batch=6", "federation.final_epochs=1"]
+# In a survey of 12 inputs the one answers in factors of 6 numbers, the other with a matrix.
+POOL = [
+    "pool=hetero_cnn", "pool.shares={deep:0.6,wide:0.4}",
+    "+pool.models.deep={_target_:fedfeat.models.mlp.mlp,_partial_:true,hidden:[8,6],dropout:0.2}",
+    "+pool.models.wide={_target_:fedfeat.models.mlp.mlp,_partial_:true,hidden:[16]}",
+]  # fmt: skip
 GROUPS = ["structure.depth=1", "partition=n_classes", "partition.classes_per_client=2", "~partition.min_size"]
 IMAGES = ["data.loader.shape=[1,8,8]", "model=digits_cnn", "~model.hidden"]
 
@@ -41,10 +47,18 @@ CASES = {
     "fed2": ["algorithm=fed2", *GROUPS],
     "psi_net": ["algorithm=psi_net", *GROUPS],
     "fedfusion": ["algorithm=fedfusion_conv", "federation.evaluate_local=true", *IMAGES],
-    "fedrep": ["algorithm=fedrep", "algorithm.client.head_epochs=1"],
+    "fedrep": ["algorithm=fedrep", "algorithm.client.head_epochs=1", "federation.evaluate_local=true"],
     "fedhenn": ["algorithm=fedhenn", *HENN],
-    "fedhenn_hetero": ["algorithm=fedhenn_hetero", *HENN, "algorithm.client.rad_batch=null"],
+    "fedhenn_hetero": [
+        "algorithm=fedhenn_hetero",
+        *HENN,
+        *POOL,
+        "algorithm.client.rad_batch=null",
+        "federation.evaluate_local=true",
+    ],
     "fedma": ["algorithm=fedma", "federation.num_rounds=4", "optimizer.momentum=0"],
+    "fedma_independent": ["algorithm=fedma_independent", "optimizer.momentum=0"],
+    "fedma_oneshot": ["algorithm=fedma_oneshot", "federation.num_rounds=1"],
     "pfnm": ["algorithm=pfnm", "federation.num_rounds=1"],
     "ot_fusion": ["algorithm=ot_fusion", "federation.num_rounds=1"],
 }

@@ -123,7 +123,7 @@ class ClientModule(QuickModule):
         self.receive(payload, memory)
 
     def represent(self, inputs: Tensor) -> Tensor:
-        """Representation (B, d) of inputs (B, ...): what the last layer reads."""
+        """Representation (B, d) of inputs (B, ...): what the last layer reads, without dropout."""
         return cast(Network, self.model).representation(self.laid_out(inputs))
 
     def loss(self, batch: Batch) -> Tensor:

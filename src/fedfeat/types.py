@@ -120,13 +120,14 @@ class Answer(NamedTuple):
     Attributes:
         client_id: The client.
         num_examples: Its training examples.
-        representation: Of the inputs under the client's own model, float32 (m, d).
+        kernel: `features.kernels.Kernel`, linear and centred, of the inputs' representation (m, d) by the client's own
+            model: factors, or where d > m the matrix, so that no answer is larger than (m, m).
         flops: What it took.
     """
 
     client_id: int
     num_examples: int
-    representation: Tensor
+    kernel: Any
     flops: float
 
 

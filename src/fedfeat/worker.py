@@ -14,6 +14,7 @@ from fedfeat.client import ClientModule
 from fedfeat.data.federated import FederatedData
 from fedfeat.diagnostics import AlignmentProbe, on_server_neurons
 from fedfeat.errors import ClientError
+from fedfeat.features.alignment import centred_kernel_, represented
 from fedfeat.features.preference import Preferences
 from fedfeat.fitting import LocalTrainer, begin_fit, quiet
 from fedfeat.memory import optimizer_tensors, split_memory
@@ -181,13 +182,12 @@ class Worker:
         module.become(None, split_memory(task.memory)[0])
         module.eval()
         with self.trainer.autocast(self.data.device):
-            parts = [
-                module.represent(self.data.plain(chunk)).float()
-                for chunk in inputs.split(self.settings.eval_batch_size)
-            ]
+            found = represented(
+                lambda part: module.represent(self.data.plain(part)), inputs, self.settings.eval_batch_size
+            )
         module.train()
         flops = len(inputs) * module.forward_flops_per_example
-        return Answer(task.client_id, self.data.num_examples(task.client_id), torch.cat(parts), flops)
+        return Answer(task.client_id, self.data.num_examples(task.client_id), centred_kernel_(found), flops)
 
     def observe(self, payload: Any) -> dict[str, Tensor]:
         """Give what the method watches in the server's model."""

@@ -4,8 +4,11 @@ import csv
 
 import pytest
 from presets import axes, composed, files, tiny_tweets
+from torch import nn
 
+from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer
 from fedfeat.loggers.base import flatten
+from fedfeat.reopen import reopen
 from fedfeat.rules import check
 from fedfeat.runs import published_numbers
 
@@ -22,7 +25,7 @@ USERS = ("Natural", "column", "user")
 
 
 def shards(number):
-    return ("Shards", "shards_per_client", number)
+    return ("shards", "shards_per_client", number)
 
 
 # Then clients, FedRep's epochs (None: not an arm), and per cent: FedAvg, FedProx, FedHeNN; FedRep, homo, hetero.
@@ -81,6 +84,7 @@ def test_a_preset_is_the_row_of_the_specification(name):
     assert config["model"]["_target_"] == model
     assert config["partition"]["_target_"] == f"fedfeat.data.schemes.{scheme}"
     assert config["partition"][key] == value
+    assert config["partition"].get("split") == (None if scheme == "Natural" else "native")
     federation = config["federation"]
     work = ("num_clients", "num_rounds", "local_epochs", "batch_size", "final_epochs", "opt_state")
     assert tuple(federation[key] for key in work) == (clients, 200, 20, batch_size, 10, "reset")
@@ -107,14 +111,41 @@ def test_published_accuracies_and_the_epochs_of_every_arm(preset):
         assert config["name"] == f"{preset}-{arm}"
         assert config["federation"]["local_epochs"] == (fedrep if arm == "fedrep" else 20)
         expected = {
-            "last10/global/acc": dict(zip(("fedavg", "fedprox_mu01", "fedhenn"), averaged, strict=True)).get(
-                arm
-            ),
+            "last10/global/client_acc_mean": dict(
+                zip(("fedavg", "fedprox_mu01", "fedhenn"), averaged, strict=True)
+            ).get(arm),
             "last10/personal/acc_mean": dict(zip(("fedrep", "fedhenn", hetero), own, strict=True)).get(arm),
         }
         assert published_numbers(config) == {
             key: pytest.approx(percent / 100) for key, percent in expected.items() if percent is not None
         }
+
+
+@pytest.mark.parametrize("preset", SETTINGS)
+def test_published_numbers_are_for_reports_alone(preset):
+    for arm in AXES[preset].get("algorithm", ["fedhenn"]):
+        words = f"experiment=fedhenn/{preset}", f"algorithm={arm}"
+        with_numbers, without = composed(*words), composed(*words, "++published=null")
+        with_numbers.pop("published", None)
+        assert without.pop("published") is None
+        assert without == with_numbers
+
+
+def test_published_numbers_count_every_client_alike():
+    for preset in TABLE2:
+        quantities = {"last10/global/client_acc_mean", "last10/personal/acc_mean"}
+        assert set(composed(f"experiment=fedhenn/{preset}")["published"]) == quantities
+
+
+def test_tweets_and_their_network_are_those_of_leaf_and_fedrep():
+    """METHODS 6.5."""
+    config = composed("experiment=fedhenn/fh_t2_sent")
+    loader, model = config["data"]["loader"], config["model"]
+    sample = ("sample_fraction", "min_tweets", "num_users", "train_fraction")
+    assert [loader[key] for key in sample] == [0.3, 50, 100, 0.8]
+    assert [loader[key] for key in ("num_tokens", "lowercase", "embed")] == [25, False, "learned"]
+    keys = ("num_layers", "embed_dim", "hidden", "fc_width", "dropout", "mode")
+    assert [model[key] for key in keys] == [1, 300, 128, 10, 0.5, "correct"]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +202,11 @@ def test_defaults_of_the_methods_are_those_of_the_specification():
     )  # fmt: skip
     assert list(hetero["pool"]["models"]) == ["A1", "A2", "A3", "A4", "A5"]
     assert hetero["pool"]["shares"] is hetero["pool"]["weak"] is None
+    texts = composed("experiment=fedhenn/fh_t2_sent", f"algorithm={LSTM}")["pool"]
+    assert {name: model["num_layers"] for name, model in texts["models"].items()} == {
+        "one_layer": 1, "two_layers": 2
+    }  # fmt: skip
+    assert texts["shares"] is texts["weak"] is None
     fedrep = composed("experiment=fedhenn/fh_t2_c10_100_2", "algorithm=fedrep")["algorithm"]
     assert (fedrep["client"]["head_epochs"], fedrep["client"]["personal"]) == (10, ["last"])
     weak = composed("experiment=fedhenn/fh_fig1_excluded")["pool"]
@@ -191,7 +227,6 @@ def rows_of(run_dir, round_idx):
 
 def test_weak_clients_are_left_out_or_run_the_small_network(cli, tmp_path):
     """The same two of five clients in either arm, and everyone is scored in both."""
-    from fedfeat.reopen import reopen
     from fedfeat.sampling import weak_clients
 
     weak = weak_clients(0, 5, 0.4)
@@ -242,10 +277,36 @@ def test_texts_with_unequal_networks(cli, tmp_path):
         "model.hidden=8", "trainer=cpu", "trainer.num_threads=1",
     )  # fmt: skip
     assert outcome.code == 0, outcome.stderr
+    networks = reopen(tmp_path / "run")[0].executor.worker.networks
+    lstms = [
+        next(layer for layer in networks.build(networks.key(k)).modules() if isinstance(layer, nn.LSTM))
+        for k in range(10)
+    ]
+    assert {lstm.num_layers for lstm in lstms} == {1, 2}
     rows = rows_of(tmp_path / "run", 1)
     assert len(rows) == 10
     assert all(row["final_acc"] for row in rows.values())
     assert sum(row["train_loss"] != "" for row in rows.values()) == 1
+
+
+def test_an_lstms_last_output_is_compared_where_it_is_asked_for(cli, tmp_path, monkeypatch):
+    """20 inputs: kernels of the 128 numbers of an LSTM come whole, those of the 10 behind them as factors."""
+    widths, hear = [], FedHeNNHeteroServer.hear
+
+    def noting(self, state, inputs, answers):
+        answers = list(answers)
+        widths.extend(answer.kernel.values.shape[1] for answer in answers)
+        return hear(self, state, inputs, iter(answers))
+
+    monkeypatch.setattr(FedHeNNHeteroServer, "hear", noting)
+    outcome = cli(
+        "experiment=fedhenn/fh_t2_sent", f"algorithm={LSTM}", *tiny_tweets(tmp_path / "tweets"),
+        "data.loader.num_tokens=4", "federation.num_clients=10", "federation.num_rounds=2",
+        "federation.local_epochs=1", "federation.final_epochs=null", "algorithm.server.rad_size=20",
+        "algorithm.client.repr_at=features", "trainer=cpu", "trainer.num_threads=1",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    assert widths == [20] * 10
 
 
 def test_clients_that_lost_data_weigh_less(cli, tmp_path):

@@ -24,12 +24,14 @@ from henn_rounds import (
 
 from fedfeat import tree
 from fedfeat.algorithms import fedhenn, fedhenn_client
-from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer
+from fedfeat.algorithms.fedhenn import AlignmentServer, FedHeNNHeteroServer
 from fedfeat.algorithms.fedhenn_client import AlignedWeights, FedHeNNClient
 from fedfeat.client import ClientModule
 from fedfeat.features.cka import Target, cka
 from fedfeat.features.kernels import Kernel, KernelMean, kernel_of
+from fedfeat.features.matrices import gaussian
 from fedfeat.models.cnn import digits_cnn
+from fedfeat.models.network import Network
 from fedfeat.params import WeightedMean, copy_into
 
 PLAN = {"lr": LR, "num_rounds": ROUNDS, "local_epochs": STEPS, "cohort_size": 2}
@@ -218,6 +220,7 @@ def distance_to(target):
 
 
 OWN_TARGET, RECEIVE, ADD = FedHeNNClient._own_target, FedHeNNClient.receive, WeightedMean.add
+SURVEY = AlignmentServer.survey
 HETERO, RESTRICT, REPRESENT = FedHeNNHeteroServer.__init__, Kernel.restrict, FedHeNNClient.represent
 
 
@@ -258,6 +261,19 @@ def no_gradient(self, inputs):
     return REPRESENT(self, inputs).detach()
 
 
+def after_dropout(self, inputs):
+    """Representations after the dropout in front of the last layer."""
+    return self._network.last_input(inputs)
+
+
+def width_of_the_default(representation, kernel, sigma_factor):
+    return kernel_of(representation, kernel)
+
+
+def not_after_the_last_round(self, state, round_idx):
+    return SURVEY(self, state, round_idx) if round_idx < ROUNDS else None
+
+
 BUGS = {
     "gradient through the target": (
         "homogeneous",
@@ -287,6 +303,35 @@ BUGS = {
         [(FedHeNNClient, "become", lambda self, payload, memory: self.receive(payload, None))],
     ),
     "target of the turn before": ("homogeneous", [(fedhenn_client, "Target", first_target_for_ever())]),
+    "representation after dropout": ("homogeneous, dropout", [(FedHeNNClient, "represent", after_dropout)]),
+    "penultimate instead of features": (
+        "heterogeneous, features",
+        [(Network, "feature_vector", Network.representation)],
+    ),
+    "logits of the public code without dropout": (
+        "homogeneous, swapped",
+        [(Network, "last_input", Network.representation)],
+    ),
+    "a client's own width": (
+        "homogeneous, rbf of 0.8",
+        [(fedhenn_client, "kernel_of", width_of_the_default)],
+    ),
+    "the clients' own width": (
+        "heterogeneous, rbf of 0.8",
+        [(fedhenn_client, "kernel_of", width_of_the_default)],
+    ),
+    "the server's own width": (
+        "heterogeneous, rbf of 0.8",
+        [(fedhenn, "gaussian", lambda gram, sigma_factor: gaussian(gram, 0.4))],
+    ),
+    "no term after the last round": (
+        "homogeneous, then all",
+        [(AlignmentServer, "survey", not_after_the_last_round)],
+    ),
+    "no target after the last round": (
+        "heterogeneous, then all",
+        [(AlignmentServer, "survey", not_after_the_last_round)],
+    ),
     "rows of the target mixed up": ("heterogeneous, some inputs", [(Kernel, "restrict", other_rows)]),
 }
 

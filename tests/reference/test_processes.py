@@ -11,10 +11,13 @@ from executor_cases import CASES, run, serial
 from harness import make_data, parties
 
 from fedfeat import tree
+from fedfeat.algorithms.fedhenn_client import FedHeNNClient
 from fedfeat.client import ClientModule
 from fedfeat.errors import ClientError, ConfigError
 from fedfeat.executors.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor
+from fedfeat.models.mlp import mlp
+from fedfeat.types import Survey, Task
 
 SIZES = (3, 5, 8, 4, 6, 9, 2)
 
@@ -50,12 +53,27 @@ def test_neither_the_number_of_processes_nor_the_window_matters(processes, windo
     assert run(tmp_path, CASES["fedavg"], "processes", *settings) == serial("fedavg")
 
 
+def test_the_suite_evaluates_models_right_after_their_fits():
+    """FedHeNN's are the personal ones; FedRep's have their bodies averaged afterwards."""
+    for name, same in (("fedhenn_hetero", True), ("fedrep", False)):
+        _, final = serial(name)
+        own, after = ({key: final[f"{kind}/acc_{key}"] for key in ("mean", "weighted", "worst")}
+                      for kind in ("personal", "local_pre_agg"))  # fmt: skip
+        assert (own == after) == same
+
+
 def test_the_suite_trains(tmp_path):
     """A case whose weights stayed what they were would agree with everything."""
     trained = serial("fedavg")[0]
     untrained = run(tmp_path / "b", CASES["fedavg"], "serial", "federation.num_rounds=0")[0]
     other = run(tmp_path / "c", CASES["fedavg"], "serial", "seed=1")[0]
     assert len({trained, untrained, other}) == 3
+
+
+def two_layers():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return mlp((4,), 3, hidden=[5])
 
 
 class _Dying(ClientModule):
@@ -84,6 +102,34 @@ def test_turns_of_a_process_that_is_killed_run_again(federation, tmp_path, monke
     assert len(killed.executor._children) == 1
     assert tree.sha256(found.state) == tree.sha256(expected.state)
     assert found.counters["comm/down_bytes"] == expected.counters["comm/down_bytes"]
+
+
+@pytest.mark.parametrize("deadly", [False, True])
+def test_clients_are_asked_in_all_processes(federation, tmp_path, deadly):
+    class Asked(FedHeNNClient):
+        mark, home = tmp_path / "killed", os.getpid()
+        # What an answer cost tells which process gave it.
+        forward_flops_per_example = property(lambda self: float(os.getpid()))
+
+        def represent(self, inputs):
+            if deadly and os.getpid() != self.home and not self.mark.exists():
+                self.mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().represent(inputs)
+
+    executor = federation(client=Asked, build_model=two_layers).executor
+    processes = {os.getpid(), *(child.pid for child in executor._children)}
+    inputs = executor.worker.data.unlabelled(Survey("train_pool", 6), 0, 0)
+    tasks = [Task(k, 0, None, None) for k in range(len(SIZES))]
+    answers = list(executor.represent(tasks, inputs))
+    places = {answer.flops / len(inputs) for answer in answers}
+    assert places <= processes
+    assert len(places) > 1
+    assert len(executor._children) == (1 if deadly else 2)
+    for task, answer in zip(tasks, answers, strict=True):
+        here = executor.worker.represent(task, inputs)
+        assert answer.client_id == task.client_id
+        assert torch.equal(answer.kernel.values, here.kernel.values)
 
 
 def test_without_any_other_process_left_this_one_does_everything(federation, caplog):

@@ -4,10 +4,12 @@ import csv
 import json
 
 import pytest
+import torch
 from refusals import named, refused_at_start
 
 from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer, FedHeNNServer
 from fedfeat.checkpoint import CheckpointFolder
+from fedfeat.reopen import reopen
 from fedfeat.worker import Worker
 
 SMALL_POOL = (
@@ -119,7 +121,20 @@ def test_the_servers_kernel_is_the_clients(cli, small, monkeypatch):
     assert made[0].sigma_factor == 0.7
 
 
-def test_augmented_inputs_of_images_go_through_a_run(cli, small, tmp_path):
+@pytest.fixture
+def heard(monkeypatch):
+    """What servers of alike clients have heard: inputs of every round."""
+    found, hear = [], FedHeNNServer.hear
+
+    def noting(self, state, inputs, answers):
+        found.append(inputs)
+        return hear(self, state, inputs, answers)
+
+    monkeypatch.setattr(FedHeNNServer, "hear", noting)
+    return found
+
+
+def test_augmented_inputs_of_images_go_through_a_run(cli, small, tmp_path, heard):
     images = (
         "data.loader.shape=[1,28,28]",
         "data/transform=mnist_fusion",
@@ -127,11 +142,23 @@ def test_augmented_inputs_of_images_go_through_a_run(cli, small, tmp_path):
     )
     assert cli(*small, *HENN, *images, "federation.num_rounds=2").code == 0
     assert summary(tmp_path / "run")["final"]["train/loss"] > 0
+    assert [inputs.dtype for inputs in heard] == [torch.float32]  # the first round has no term
 
 
-def test_held_out_inputs_go_through_a_run(cli, small):
-    options = ("algorithm.server.rad_source=heldout", "partition.val_fraction=0.2")
+@pytest.mark.parametrize("source", ["train_pool", "heldout", "test_unlabelled"])
+def test_inputs_of_any_source_go_through_a_run(source, cli, small, tmp_path, heard):
+    options = (f"algorithm.server.rad_source={source}", "partition.val_fraction=0.2")
     assert cli(*small, *HENN, *options, "federation.num_rounds=2").code == 0
+    data = reopen(tmp_path / "run")[0].data
+    split = data.split
+    pools = {
+        "train_pool": data.dataset.train.inputs[split.train.indices],
+        "heldout": data.dataset.train.inputs[split.val.indices],
+        "test_unlabelled": data.dataset.test.inputs,
+    }
+    (inputs,) = heard
+    held = {name: sum(any(torch.equal(x, y) for y in pool) for x in inputs) for name, pool in pools.items()}
+    assert held == {name: len(inputs) * (name == source) for name in pools}
 
 
 def test_the_permuted_partition_shares_inputs_too(cli, small, tmp_path):

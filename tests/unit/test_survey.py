@@ -9,6 +9,7 @@ from harness import make_data, parties
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer, FedHeNNServer
 from fedfeat.algorithms.fedhenn_client import FedHeNNClient
+from fedfeat.features.kernels import linear_kernel
 from fedfeat.models.mlp import mlp
 from fedfeat.params import copy_into, snapshot
 from fedfeat.sampling import sample_cohort
@@ -96,9 +97,10 @@ def test_an_answer_is_that_of_the_clients_own_model_in_evaluation_mode(tmp_path)
     fresh, kept = (worker.represent(Task(1, 0, None, has), inputs) for has in (None, memory))
     for answer, params in ((fresh, {}), (kept, memory)):
         copy_into(own, params)
-        expected = own.eval().representation(inputs)
-        assert torch.equal(answer.representation, expected)
-        assert not answer.representation.requires_grad
+        expected = linear_kernel(own.eval().representation(inputs)).centred()
+        assert torch.equal(answer.kernel.values, expected.values)
+        assert not answer.kernel.dense
+        assert not answer.kernel.values.requires_grad
     assert worker.module.training
     assert fresh.client_id == 1
 
@@ -110,7 +112,7 @@ def test_answers_stream(tmp_path, monkeypatch):
     def watched(self, task, inputs):
         most.append(sum(reference() is not None for reference in alive))
         answer = original(self, task, inputs)
-        alive.append(weakref.ref(answer.representation))
+        alive.append(weakref.ref(answer.kernel.values))
         return answer
 
     monkeypatch.setattr(Worker, "represent", watched)

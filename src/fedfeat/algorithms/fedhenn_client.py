@@ -8,13 +8,14 @@ from torch.nn import functional
 
 from fedfeat.client import Batch, ClientModule
 from fedfeat.errors import ConfigError
+from fedfeat.features.alignment import represented
 from fedfeat.features.cka import Hsic, Target, cka
 from fedfeat.features.kernels import Kernel, KernelName, kernel_of
 from fedfeat.models.lstm import Scramble
 from fedfeat.models.network import Network
 from fedfeat.params import copy_into, snapshot
 
-ReprAt = Literal["penultimate", "logits", "code_swapped"]
+ReprAt = Literal["penultimate", "features", "logits", "code_swapped"]
 
 PART = 128
 """Shared inputs that pass through a network at once on a CPU: activations of thousands leave its caches and are given
@@ -46,8 +47,9 @@ class FedHeNNClient(ClientModule):
         hsic: ``biased`` or ``unbiased``; the biased one of few inputs is too large.
         rad_batch: Inputs in the term at a step; None takes all of them, as the paper does.
         rad_every: Steps between two that have the term.
-        repr_at: What is compared: the ``penultimate`` output (the paper), ``logits``, or ``code_swapped``: log-softmax
-            of the logits, while the penultimate output serves as logits, which is what dishamakhija/FedHeNN computes.
+        repr_at: What is compared: the ``penultimate`` output (the paper), the encoder's ``features`` (of an LSTM its
+            last hidden state, for which that code has a helper), ``logits``, or ``code_swapped``: log-softmax of the
+            logits, while the penultimate output serves as logits, which is what dishamakhija/FedHeNN computes.
         logits_dropout: Dropout on the logits; .6 in that code.
         arguments: As in `ClientModule`.
     """
@@ -83,10 +85,13 @@ class FedHeNNClient(ClientModule):
         self._divisible = not any(isinstance(module, mixing) for module in self.model.modules())
         self._num_steps = self._num_terms = self._num_targets = 0
 
+    @property
+    def _network(self) -> Network:
+        return cast(Network, self.model)
+
     def _check_swapped(self) -> None:
-        network = cast(Network, self.model)
-        classes = network.num_classes
-        if network.last_layer.in_features < classes:
+        classes = self._network.num_classes
+        if self._network.last_layer.in_features < classes:
             rule = f"be another where the penultimate output is narrower than the {classes} classes"
             raise ConfigError.rule("algorithm.client.repr_at", rule, "code_swapped")
         if self.softmax_scope != "all":
@@ -133,8 +138,8 @@ class FedHeNNClient(ClientModule):
     def _own_target(self) -> Kernel:
         self._num_targets = len(self._inputs)
         self.eval()
-        chunks = self._inputs.split(self.rad_batch or len(self._inputs))
-        representation = torch.cat([self._represented(chunk).float() for chunk in chunks])
+        part = self.rad_batch or len(self._inputs)
+        representation = represented(self._represented, self._inputs, part)
         self.train()
         return kernel_of(representation, self.kernel, self.sigma_factor)
 
@@ -164,12 +169,16 @@ class FedHeNNClient(ClientModule):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits (B, num_classes) of inputs (B, ...); under ``code_swapped`` the penultimate output (B, d)."""
-        return super().represent(inputs) if self.repr_at == "code_swapped" else self._logits(inputs)
+        if self.repr_at == "code_swapped":
+            return self._network.last_input(self.laid_out(inputs))
+        return self._logits(inputs)
 
     def represent(self, inputs: Tensor) -> Tensor:
         """Representation (B, d) of inputs (B, ...)."""
         if self.repr_at == "penultimate":
             return super().represent(inputs)
+        if self.repr_at == "features":
+            return self._network.feature_vector(self.laid_out(inputs))
         logits = self._logits(inputs)
         return logits if self.repr_at == "logits" else logits.log_softmax(1)
 

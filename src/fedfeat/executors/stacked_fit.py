@@ -49,7 +49,7 @@ class StackedClients(QuickModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        # Not one of its modules: Lightning looks through them many times a fit.
+        # Not one of its modules: Lightning looks through them many times a fit, and moves them to and fro.
         self.__dict__["objective"] = objective
         trained = {name: nn.Parameter(stack.pop(name)) for name in trainable(objective.client)}
         self._names = list(trained)

@@ -103,8 +103,9 @@ def sent140_lstm(
 ) -> Network:
     """Build embed, lstm, fc1, fc2; the encoder is the first two.
 
-    Source: Collins et al. 2021, ``RNNSent`` in lgcollins/FedRep. The representation is fc1's output after its ReLU,
-    the features are the LSTM's last output. A tweet shorter than T tokens ends in zero vectors, as there.
+    Source: Collins et al. 2021, ``RNNSent`` in lgcollins/FedRep. The representation is fc1's output after its ReLU
+    and before its dropout, the features are the LSTM's last output. A tweet shorter than T tokens ends in zero
+    vectors, as there.
 
     Args:
         input_shape: (T,), the number of tokens.

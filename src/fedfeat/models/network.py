@@ -2,12 +2,13 @@
 
 Two cuts matter to federated methods, and they differ: ``features`` is what the encoder gives (FedFusion fuses
 it), ``representation`` is the input of the last linear layer (FedHeNN compares it, FedRep shares its body).
+A dropout that ends it belongs to the last layer: it would make a network in training unlike itself.
 """
 
 import inspect
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import cast
@@ -21,12 +22,16 @@ from fedfeat.types import Vocabulary
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 """Types of normalisation layers."""
+DROPOUTS = nn.modules.dropout._DropoutNd
+"""Type of dropout layers."""
 
 Block = tuple[str, nn.Sequential]
 """A block's name (as in its paper) and its layers, named too: conv, norm, relu, pool, dropout."""
 
 NetworkBuilder = Callable[[tuple[int, ...], int], "Network"]
 """What a configured model is: ``(input_shape, num_classes) -> Network``."""
+
+Layer = Callable[[Tensor], Tensor]
 
 
 class Network(nn.Module):
@@ -81,12 +86,27 @@ class Network(nn.Module):
         return local if self.fusion is None else self.fusion(local, x, *frozen_features)
 
     def representation(self, x: Tensor) -> Tensor:
-        """Give the input of the last linear layer, (B, d); ``last_layer`` maps it to the logits."""
-        *before, last = self.head
-        x = self.features(x)
-        for layer in chain(before, list(cast(nn.Sequential, last))[:-1]):
-            x = layer(x)
-        return x
+        """Give the input of the last linear layer, (B, d), without a dropout that ends it.
+
+        ``last_layer`` maps it to the logits, in training after the dropout (`last_input`).
+        """
+        return _through(_without_last_dropout([*self._up_to_features, *self._up_to_last]), x)
+
+    def feature_vector(self, x: Tensor) -> Tensor:
+        """Give the features as vectors (B, d), without a dropout that ends them."""
+        return _through(_without_last_dropout(self._up_to_features), x).flatten(1)
+
+    def last_input(self, x: Tensor) -> Tensor:
+        """Give what the last linear layer reads, (B, d), any dropout included."""
+        return _through(self._up_to_last, self.features(x))
+
+    @property
+    def _up_to_features(self) -> list[Layer]:
+        return _layers(self.encoder) if self.fusion is None else [self.features]
+
+    @property
+    def _up_to_last(self) -> list[Layer]:
+        return _layers(self.head)[:-1]
 
     def blocks(self) -> list[Block]:
         """List all blocks with their names, from input to logits."""
@@ -103,6 +123,24 @@ class Network(nn.Module):
         """Path of the last linear layer, the prefix of its parameters (``head.fc3.linear``)."""
         name, block = list(self.head.named_children())[-1]
         return f"head.{name}.{list(block._modules)[-1]}"
+
+
+def _layers(blocks: nn.Sequential) -> list[Layer]:
+    return list(chain.from_iterable(cast("Iterable[nn.Sequential]", blocks)))
+
+
+def _without_last_dropout(layers: Sequence[Layer]) -> list[Layer]:
+    """Leave dropout out where nothing follows it, or nothing but what flattens."""
+    end = len(layers)
+    while end and isinstance(layers[end - 1], (DROPOUTS, nn.Flatten)):
+        end -= 1
+    return [*layers[:end], *(layer for layer in layers[end:] if not isinstance(layer, DROPOUTS))]
+
+
+def _through(layers: Iterable[Layer], x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
 
 
 def reading(build: Callable[..., Network], vocabulary: Vocabulary | None) -> Callable[..., Network]:
