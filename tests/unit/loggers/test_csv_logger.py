@@ -1,5 +1,6 @@
 """metrics.csv and clients.csv: what was logged can be read back, also after an interruption."""
 
+import gc
 import tracemalloc
 from dataclasses import replace
 
@@ -97,12 +98,15 @@ def test_csv_memory_does_not_grow_with_the_rounds(tmp_path):
         logger.log(record(round_idx, num_clients=500))
     # Of the logger alone: threads that other tests left behind allocate too.
     mine = tracemalloc.Filter(True, csv_logger.__file__, all_frames=True)
+    gc.collect()
     kept = sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([mine]).traces)
     tracemalloc.stop()
     logger.finish({})
     logger.close()
-    assert (tmp_path / "clients.csv").stat().st_size > 400_000
-    assert kept < 100_000
+    written = (tmp_path / "clients.csv").stat().st_size
+    assert written > 400_000
+    # The text of the rows alone would be all of it, and the rows several times as much.
+    assert kept < written / 2
 
 
 def watching(round_idx, evaluated=True):
