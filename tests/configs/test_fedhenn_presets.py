@@ -268,13 +268,19 @@ def test_a_cohort_needs_clients_that_can_run_the_network(cli, tmp_path):
     assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
+def unequal_lstms(folder):
+    """Overrides for ten clients with LSTMs of one or two layers on tweets that are written into a folder."""
+    return (
+        "experiment=fedhenn/fh_t2_sent", f"algorithm={LSTM}", *tiny_tweets(folder), "data.loader.num_tokens=4",
+        "federation.num_clients=10", "federation.local_epochs=1", "trainer=cpu", "trainer.num_threads=1",
+    )  # fmt: skip
+
+
 def test_texts_with_unequal_networks(cli, tmp_path):
     """A round of the arm with LSTMs of one or two layers, and the fit of all clients after it."""
     outcome = cli(
-        "experiment=fedhenn/fh_t2_sent", f"algorithm={LSTM}", *tiny_tweets(tmp_path / "tweets"),
-        "data.loader.num_tokens=4", "federation.num_clients=10", "federation.num_rounds=1",
-        "federation.local_epochs=1", "federation.final_epochs=1", "algorithm.server.rad_size=8",
-        "model.hidden=8", "trainer=cpu", "trainer.num_threads=1",
+        *unequal_lstms(tmp_path / "tweets"), "federation.num_rounds=1", "federation.final_epochs=1",
+        "algorithm.server.rad_size=8", "model.hidden=8",
     )  # fmt: skip
     assert outcome.code == 0, outcome.stderr
     networks = reopen(tmp_path / "run")[0].executor.worker.networks
@@ -300,10 +306,8 @@ def test_an_lstms_last_output_is_compared_where_it_is_asked_for(cli, tmp_path, m
 
     monkeypatch.setattr(FedHeNNHeteroServer, "hear", noting)
     outcome = cli(
-        "experiment=fedhenn/fh_t2_sent", f"algorithm={LSTM}", *tiny_tweets(tmp_path / "tweets"),
-        "data.loader.num_tokens=4", "federation.num_clients=10", "federation.num_rounds=2",
-        "federation.local_epochs=1", "federation.final_epochs=null", "algorithm.server.rad_size=20",
-        "algorithm.client.repr_at=features", "trainer=cpu", "trainer.num_threads=1",
+        *unequal_lstms(tmp_path / "tweets"), "federation.num_rounds=2", "federation.final_epochs=null",
+        "algorithm.server.rad_size=20", "algorithm.client.repr_at=features",
     )  # fmt: skip
     assert outcome.code == 0, outcome.stderr
     assert widths == [20] * 10

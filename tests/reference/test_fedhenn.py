@@ -28,8 +28,7 @@ from fedfeat.algorithms.fedhenn import AlignmentServer, FedHeNNHeteroServer
 from fedfeat.algorithms.fedhenn_client import AlignedWeights, FedHeNNClient
 from fedfeat.client import ClientModule
 from fedfeat.features.cka import Target, cka
-from fedfeat.features.kernels import Kernel, KernelMean, kernel_of
-from fedfeat.features.matrices import gaussian
+from fedfeat.features.kernels import Kernel, KernelMean, gaussian_kernel, kernel_of
 from fedfeat.models.cnn import digits_cnn
 from fedfeat.models.network import Network
 from fedfeat.params import WeightedMean, copy_into
@@ -322,7 +321,7 @@ BUGS = {
     ),
     "the server's own width": (
         "heterogeneous, rbf of 0.8",
-        [(fedhenn, "gaussian", lambda gram, sigma_factor: gaussian(gram, 0.4))],
+        [(fedhenn, "gaussian_kernel", lambda linear, sigma_factor: gaussian_kernel(linear, 0.4))],
     ),
     "no term after the last round": (
         "homogeneous, then all",

@@ -23,8 +23,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from torch import Tensor, nn
 
 from fedfeat.algorithms.fedhenn_client import AlignedWeights
-from fedfeat.features.kernels import Kernel, KernelMean, KernelName, KernelNorm
-from fedfeat.features.matrices import gaussian
+from fedfeat.features.kernels import Kernel, KernelMean, KernelName, KernelNorm, gaussian_kernel
 from fedfeat.server import Server
 from fedfeat.types import Answer, Federation, Survey, Update
 
@@ -165,7 +164,7 @@ class FedHeNNHeteroServer(AlignmentServer):
     def _kernel(self, answer: Answer) -> Kernel:
         if self.kernel == "linear":
             return answer.kernel
-        return Kernel(gaussian(answer.kernel.scaled().matrix(), self.sigma_factor), dense=True)
+        return gaussian_kernel(answer.kernel, self.sigma_factor)
 
     def broadcast(self, state: FedHeNNState, client_id: int) -> AlignedWeights:
         """Send Kbar and X_t."""

@@ -6,7 +6,6 @@ from itertools import islice
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from fedfeat.data.batches import cut, epoch_orders
 from fedfeat.data.federated import FederatedData
@@ -44,24 +43,25 @@ class StackedBatches:
         batch_size: int | None,
         one_shape: bool = False,
     ) -> None:
-        self._data, self._one_shape = data, one_shape
+        self._data = data
         chosen = _examples(data, clients, np.asarray(num_steps), address, batch_size)
         self.sizes = (chosen >= 0).sum(2)
-        self._active = [int(count) for count in (self.sizes > 0).sum(0)]
+        count, num_batches, width = chosen.shape
+        own = zip((self.sizes > 0).sum(0).tolist(), self.sizes.max(0).tolist(), strict=True)
+        self._shapes = [(count, width)] * num_batches if one_shape else list(own)
         self._chosen = torch.from_numpy(chosen).to(data.device)
         batches = [data.train_batches(k, *address, batch_size) for k in clients] if data.augmented else []
         self._augmentations = [one.augmentation for one in batches]
 
     def __len__(self) -> int:
         """Give the number of steps."""
-        return len(self._active)
+        return len(self._shapes)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of every step."""
-        for step, active in enumerate(self._active):
-            sizes = self.sizes[: None if self._one_shape else active, step]
-            width = self._chosen.shape[2] if self._one_shape else int(sizes.max())
-            chosen = self._chosen[: len(sizes), step, :width]
+        for step, (count, width) in enumerate(self._shapes):
+            sizes = self.sizes[:count, step]
+            chosen = self._chosen[:count, step, :width]
             if sizes.min() == width:
                 yield self._inputs(chosen, sizes), self._data.train_labels(chosen)
             else:
@@ -76,13 +76,10 @@ class StackedBatches:
             self._data.train_inputs(mine[:size], generator)
             for mine, size, generator in zip(chosen, sizes.tolist(), self._augmentations, strict=False)
         ]
-        padded = pad_sequence(parts, batch_first=True)
-        missing = chosen.shape[1] - padded.shape[1]
-        return (
-            torch.cat([padded, padded.new_zeros(len(padded), missing, *padded.shape[2:])], 1)
-            if missing
-            else padded
-        )
+        inputs = parts[0].new_zeros(*chosen.shape, *parts[0].shape[1:])
+        for row, part in zip(inputs, parts, strict=True):
+            row[: len(part)] = part
+        return inputs
 
 
 def _examples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,12 +47,13 @@ class Probe(NamedTuple):
     saved_bytes: float
 
 
-def check_stackable(worker: Worker, executor: str) -> Probe:
-    """Refuse an experiment whose clients cannot be stacked; else say what a step of the server's network takes.
+def check_stackable(worker: Worker, executor: str, probed: Callable[[ClientModule], Probe]) -> None:
+    """Refuse an experiment whose clients cannot be stacked.
 
     Args:
         worker: The worker.
         executor: Name of the executor that asks.
+        probed: Gives what `probe` finds of a client half of the worker.
 
     Raises:
         ConfigError: The first thing that does not allow it.
@@ -62,7 +64,7 @@ def check_stackable(worker: Worker, executor: str) -> Probe:
     for module in worker.kinds():
         try:
             with torch.random.fork_rng(), _uncompiled(worker):
-                gap = _gap(worker, module)
+                gap = _gap(worker, probed(module).objective)
         except Exception as error:  # whatever the layers of a network and `vmap` may say
             raise ConfigError(
                 f"executor must be another than {executor} here, for a step of two clients together fails "
@@ -73,7 +75,6 @@ def check_stackable(worker: Worker, executor: str) -> Probe:
                 f"executor must be another than {executor} here, for in a step of two clients together gradients are "
                 f"others than in a step of one (by {gap:.2g} of the largest)."
             )
-    return probe(worker, worker.module)
 
 
 def _refusal(worker: Worker) -> str | None:
@@ -153,11 +154,11 @@ def _uncompiled(worker: Worker) -> AbstractContextManager[None]:
     return torch.compiler.set_stance("force_eager") if worker.trainer.compile else nullcontext()
 
 
-def _gap(worker: Worker, module: ClientModule) -> float:
+def _gap(worker: Worker, objective: Objective) -> float:
     """Compare a padded step of two clients with the step of one; 0 where their gradients are the same."""
+    module: ClientModule = objective.client
     inputs, labels = _examples(worker, module)
     device, precision = worker.data.device, worker.trainer.autocast
-    objective = probe(worker, module).objective
     own: Params = {name: p for name, p in trainable(module).items() if name not in objective.unused}
     with precision(device):
         torch.manual_seed(0)

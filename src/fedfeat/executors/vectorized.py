@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
@@ -36,14 +36,16 @@ class VectorizedExecutor(Executor):
 
     def __init__(self, build_worker: Callable[[], Worker], memory_mb: float = 1024) -> None:
         self.worker = build_worker()
-        found = check_stackable(self.worker, "vectorized")
-        self._objective_of = lru_cache(MAX_ARCHITECTURES)(lambda module: probe(self.worker, module).objective)
+        self._probed = lru_cache(MAX_ARCHITECTURES)(partial(probe, self.worker))
+        check_stackable(self.worker, "vectorized", self._probed)
         self._differentiate = (
             torch.compile(gradients, dynamic=False) if self.worker.trainer.compile else gradients
         )
         batch = self.worker.data.largest_batch(self.worker.settings.batch_size)
         model = sum(t.numel() * t.element_size() for t in self.worker.module.state_dict().values())
-        self.bytes_per_client = int(_MODELS * model + _ACTIVATIONS * batch * found.saved_bytes)
+        self.bytes_per_client = int(
+            _MODELS * model + _ACTIVATIONS * batch * self._probed(self.worker.module).saved_bytes
+        )
         self.num_together = max(int(memory_mb * 2**20) // max(self.bytes_per_client, 1), 1)
 
     def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
@@ -70,8 +72,8 @@ class VectorizedExecutor(Executor):
     def _together(self, tasks: Sequence[Task]) -> list[Update | ClientError]:
         if len(tasks) > 1:
             try:
-                objective = self._objective_of(self.worker.module_of(tasks[0].client_id))
-                return fit_stacked(self.worker, tasks, objective, self._differentiate)
+                found = self._probed(self.worker.module_of(tasks[0].client_id))
+                return fit_stacked(self.worker, tasks, found.objective, self._differentiate)
             except Exception as error:
                 # Whose fault it was, if anyone's, shows when everyone trains alone.
                 _log.warning(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedfeat.features.kernels import Kernel, full_precision
+from fedfeat.features.kernels import Kernel
 
 
 def represented(represent: Callable[[Tensor], Tensor], inputs: Tensor, part: int) -> Tensor:
@@ -35,8 +35,4 @@ def centred_kernel_(representation: Tensor) -> Kernel:
     # As in `Kernel.centred`: the shift leaves no rounding errors of a constant.
     representation.sub_(representation[:1].clone())
     representation.sub_(representation.mean(dim=0))
-    m, width = representation.shape
-    if width <= m:
-        return Kernel(representation, dense=False)
-    with full_precision(representation):
-        return Kernel(representation @ representation.T, dense=True)
+    return Kernel(representation, dense=False).compact()

@@ -82,8 +82,11 @@ class Kernel(NamedTuple):
             return Kernel(double_centred(values), dense=True)
         # A shift that centring undoes; a constant leaves no rounding errors behind then, and large means fewer.
         values = values - values[:1].detach()
-        kernel = Kernel(values - values.mean(dim=0), dense=False)
-        return Kernel(kernel.matrix(), dense=True) if values.shape[1] > values.shape[0] else kernel
+        return Kernel(values - values.mean(dim=0), dense=False).compact()
+
+    def compact(self) -> Kernel:
+        """Give the same kernel in no more than (m, m) numbers: as a matrix if the factors are wider than m."""
+        return Kernel(self.matrix(), dense=True) if self.values.shape[1] > self.num_instances else self
 
     def scaled(self) -> Kernel:
         """Divide by the largest absolute value, a constant to gradients, against over- and underflow."""
@@ -106,6 +109,17 @@ def linear_kernel(representation: Tensor) -> Kernel:
     return Kernel(representation.to(dtype).flatten(1), dense=False)
 
 
+def gaussian_kernel(linear: Kernel, sigma_factor: float) -> Kernel:
+    """Give the `rbf_kernel` of a representation whose linear kernel is at hand, centred or not.
+
+    Args:
+        linear: The linear kernel.
+        sigma_factor: See `rbf_kernel`.
+    """
+    # The scale does not change the result.
+    return Kernel(gaussian(linear.scaled().matrix(), sigma_factor), dense=True)
+
+
 def rbf_kernel(representation: Tensor, sigma_factor: float = 0.4) -> Kernel:
     """Give K_ab = exp(-|a - b|^2 / (2 sigma^2)), sigma a multiple of the median distance between two instances.
 
@@ -118,9 +132,8 @@ def rbf_kernel(representation: Tensor, sigma_factor: float = 0.4) -> Kernel:
     """
     if not (math.isfinite(sigma_factor) and sigma_factor > 0):
         raise ConfigError.rule("sigma_factor", "be finite and above 0", sigma_factor)
-    # Neither the shift nor the scale changes the result.
-    kernel = linear_kernel(representation).centred().scaled()
-    return Kernel(gaussian(kernel.matrix(), sigma_factor), dense=True)
+    # The shift does not change the result either.
+    return gaussian_kernel(linear_kernel(representation).centred(), sigma_factor)
 
 
 def kernel_of(representation: Tensor, kernel: KernelName = "linear", sigma_factor: float = 0.4) -> Kernel:
