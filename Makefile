@@ -26,9 +26,10 @@ demo: install ## FedAvg and FedProx against the two bounds on real digits (about
 test: install lint types ## Lint, type check and the whole test suite
 	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --maxprocesses 4 --dist loadfile
 
-lint: install ## Check style
+lint: install ## Check style and the layers of the package
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
+	$(RUN) lint-imports --no-logo
 
 format: install ## Rewrite to the project's style
 	$(RUN) ruff format .

@@ -17,14 +17,14 @@ from common import Recorder, build_model, count_steps, get_workload, make_data, 
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-import fedfeat.assembly
-import fedfeat.federation
-from fedfeat.choices import CONFIGS
+import fedfeat.commands.assembly
+import fedfeat.rounds.loop
+from fedfeat.config.choices import CONFIGS
 from fedfeat.data import transforms
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition_parts import ClientSplit, IndexTestParts
-from fedfeat.experiment import Experiment
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts
+from fedfeat.rounds.experiment import Experiment
 from fedfeat.types import Parts
 
 MODELS = {
@@ -65,12 +65,12 @@ def build(w: Any, args: Any, folder: Path) -> Experiment:
     """Our side, as a run would build it, on the comparison's data and clients."""
     schedule = w.schedule()
     data = federated(w)
-    fedfeat.assembly._build_data = lambda *_: data
-    fedfeat.federation.sample_cohort = lambda _seed, round_idx, *_: tuple(sorted(schedule[round_idx]))
+    fedfeat.commands.assembly._build_data = lambda *_: data
+    fedfeat.rounds.loop.sample_cohort = lambda _seed, round_idx, *_: tuple(sorted(schedule[round_idx]))
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("train", overrides(w, args))
     cfg.paths.root = str(folder)
-    return fedfeat.assembly.build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
+    return fedfeat.commands.assembly.build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def main() -> None:
         assert [p.shape for p in first] == [p.shape for p in start.state.params.values()]
         state = start.state._replace(params=dict(zip(start.state.params, first, strict=True)))
         parts = (experiment.plan, experiment.server, experiment.executor, experiment.data, experiment.store)
-        rounds = fedfeat.federation.run_rounds(*parts, start._replace(state=state))
+        rounds = fedfeat.rounds.loop.run_rounds(*parts, start._replace(state=state))
         next(rounds)  # the initial model, evaluated
         recorder.start()
         for _ in range(w.rounds):

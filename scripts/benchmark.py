@@ -29,11 +29,11 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedfeat.assembly import build_experiment
-from fedfeat.choices import CONFIGS
-from fedfeat.experiment import Experiment
-from fedfeat.federation import run_rounds
-from fedfeat.sampling import sample_cohort
+from fedfeat.commands.assembly import build_experiment
+from fedfeat.config.choices import CONFIGS
+from fedfeat.rounds.experiment import Experiment
+from fedfeat.rounds.loop import run_rounds
+from fedfeat.rounds.sampling import sample_cohort
 
 BY_HAND = {"by hand": 1, "by hand, 2 processes": 2}
 

@@ -15,7 +15,7 @@ def main() -> None:
     run = [sys.executable, "-m", "fedfeat", "--multirun", "experiment=digits_10x3", f"algorithm={ALGORITHMS}"]
     subprocess.run([*run, "trainer=cpu", f"hydra.sweep.dir={RUNS}"], cwd=ROOT, check=True)
     subprocess.run(
-        [sys.executable, "-m", "fedfeat.report", str(RUNS), "--out", str(OUT)], cwd=ROOT, check=True
+        [sys.executable, "-m", "fedfeat.commands.report", str(RUNS), "--out", str(OUT)], cwd=ROOT, check=True
     )
     print(f"\nCurves: {OUT / 'curves_round.png'}\nRuns:   {RUNS}")
 

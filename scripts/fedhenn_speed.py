@@ -37,9 +37,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedfeat.algorithms.fedhenn_client import AlignedWeights, FedHeNNClient
+from fedfeat.clients.host import keep_freed_memory
 from fedfeat.features.cka import Target, cka
 from fedfeat.features.kernels import Kernel, KernelName, kernel_of
-from fedfeat.host import keep_freed_memory
 from fedfeat.models.cnn import fedrep_cnn10
 from fedfeat.models.flops import training_flops
 from fedfeat.models.hetero import hetero_cnn

@@ -33,19 +33,19 @@ from timing import (
 
 from fedfeat.algorithms.fedfusion import FedFusionClient
 from fedfeat.client import ClientModule
+from fedfeat.clients.local_trainer import LocalTrainer
+from fedfeat.clients.networks import OneNetwork
+from fedfeat.clients.worker import Worker, WorkerSettings
 from fedfeat.data import transforms
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.schemes import Iid
+from fedfeat.data.partition.schemes import Iid
 from fedfeat.data.synthetic import synthetic
-from fedfeat.fitting import LocalTrainer
 from fedfeat.models.cnn import digits_cnn, fusion_cifar_cnn, mnist_cnn
 from fedfeat.models.flops import encoder_flops, training_flops
 from fedfeat.models.fusion import Op, fuse, fusion_of
 from fedfeat.models.network import Network
-from fedfeat.networks import OneNetwork
 from fedfeat.tree import num_bytes
 from fedfeat.types import Task
-from fedfeat.worker import Worker, WorkerSettings
 
 OPS: tuple[Op, ...] = ("single", "multi", "conv")
 BATCH = 64

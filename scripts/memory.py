@@ -28,7 +28,7 @@ BUDGET_MB, LARGE_BUDGET_MB = 8, 64
 _CHILD = """
 import resource, sys
 from pathlib import Path
-from fedfeat import federation
+from fedfeat.rounds import loop as federation
 from fedfeat.train import main
 every = int(sys.argv.pop())
 one_round = federation._Loop.one_round

@@ -1,6 +1,6 @@
-"""How fast a client that joins afterwards learns: see `fedfeat.new_client`."""
+"""How fast a client that joins afterwards learns: see `fedfeat.commands.joining`."""
 
-from fedfeat.new_client import main
+from fedfeat.commands.joining import main
 
 if __name__ == "__main__":
     main()

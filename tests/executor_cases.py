@@ -9,8 +9,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from fedfeat.assembly import build_experiment
-from fedfeat.choices import CONFIGS
+from fedfeat.commands.assembly import build_experiment
+from fedfeat.config.choices import CONFIGS
 
 BASE = [
     "data=synthetic", "data.loader.shape=[1,4,4]", "data.loader.num_classes=4", "data.loader.num_train=60",

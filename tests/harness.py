@@ -8,22 +8,22 @@ import torch
 
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.client import ClientModule
+from fedfeat.clients.local_trainer import LocalTrainer
+from fedfeat.clients.networks import OneNetwork
+from fedfeat.clients.worker import Worker, WorkerSettings
 from fedfeat.data import transforms
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition_parts import ClientSplit
+from fedfeat.data.partition.parts import ClientSplit
 from fedfeat.executors.base import Executor
 from fedfeat.executors.serial import SerialExecutor
-from fedfeat.federation import Progress, first_progress, run_rounds
-from fedfeat.fitting import LocalTrainer
 from fedfeat.models.mlp import mlp
 from fedfeat.models.network import Network
-from fedfeat.networks import OneNetwork
-from fedfeat.plan import Plan
+from fedfeat.rounds.loop import Progress, first_progress, run_rounds
+from fedfeat.rounds.plan import Plan
+from fedfeat.runs.client_store import ClientStore
 from fedfeat.seeding import numpy_generator
-from fedfeat.store import ClientStore
 from fedfeat.types import Federation, Parts, RoundRecord
-from fedfeat.worker import Worker, WorkerSettings
 
 # Threads bring nothing to such small tensors and cost a lot where other processes are busy.
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from fedfeat.rules import check
+from fedfeat.config.rules import check
 from fedfeat.train import CONFIGS
 
 ROOT = Path(__file__).parents[1]

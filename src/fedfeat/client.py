@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+from fedfeat.clients.optimizer_state import optimizer_state
 from fedfeat.errors import ConfigError
-from fedfeat.memory import optimizer_state
 from fedfeat.models.class_map import kept_sets
 from fedfeat.models.flops import forward_flops, training_flops
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network
+from fedfeat.models.policy import PERSONAL, keys_with, sent_keys, tensor_policies
 from fedfeat.params import copy_into, select, snapshot
-from fedfeat.policy import PERSONAL, keys_with, sent_keys, tensor_policies
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -59,7 +59,7 @@ class ClientModule(QuickModule):
     Args:
         model: The network.
         optimizer: Makes the optimizer from parameters and ``lr``.
-        personal: What stays with the client, see `policy.tensor_policies`.
+        personal: What stays with the client, see `models.policy.tensor_policies`.
         channels_last: Keep images and filters in the channels-last layout.
         softmax_scope: Logits in the local softmax: ``all`` that the network has, those of ``present_classes`` of the
             client, or of ``kept_groups``, groups that hold one (METHODS 4.3e).

@@ -18,16 +18,16 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from fedfeat import rundir
-from fedfeat.assembly import build_experiment, is_primary
-from fedfeat.choices import CONFIGS, check_choices
+from fedfeat.commands.assembly import build_experiment, is_primary
+from fedfeat.config.choices import CONFIGS, check_choices
+from fedfeat.config.explain import as_user_error, explain
+from fedfeat.config.rules import check, check_complete
 from fedfeat.errors import CheckpointError, UserError
-from fedfeat.explain import as_user_error, explain
 from fedfeat.files import atomic_write_text
-from fedfeat.rules import check, check_complete
+from fedfeat.runs import directory as rundir
 
 if TYPE_CHECKING:
-    from fedfeat.experiment import Experiment
+    from fedfeat.rounds.experiment import Experiment
 
 _log = logging.getLogger("fedfeat")
 # Here and not in `main`, for a job on a cluster begins with `_main`.
@@ -114,8 +114,8 @@ def run(cfg: DictConfig, run_dir: Path) -> float | None:
 
 
 def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:
-    from fedfeat.channels import draw_observed
-    from fedfeat.figures import run_figures
+    from fedfeat.runs.figures import run_figures
+    from fedfeat.runs.observed import draw_observed
 
     run_dir = experiment.info.run_dir
     for name, path in (run_figures(run_dir, experiment.info.name) | draw_observed(run_dir)).items():

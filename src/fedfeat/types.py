@@ -148,7 +148,7 @@ class Federation(NamedTuple):
         num_clients: Number of clients.
         num_examples: Training examples per client, int64 (K,).
         class_counts: Training examples per client and class, int64 (K, C).
-        policies: Every tensor of the server's model to its policy, see `policy.tensor_policies`.
+        policies: Every tensor of the server's model to its policy, see `models.policy.tensor_policies`.
         networks: Which network each client runs.
         seed: The experiment's seed.
     """
@@ -214,7 +214,7 @@ class RoundRecord:
         metrics: Names of DESIGN (``global/acc``, ``comm/total_bytes``, ...) to values.
         evaluated: Whether this round was evaluated (a row of metrics.csv).
         clients: One row per client where the round was evaluated.
-        alignment: `diagnostics.Alignment` of the cohort where it was measured.
+        alignment: `features.diagnostics.Alignment` of the cohort where it was measured.
         observed: What the method watches in the server's model, such as lambda by channel, where it was evaluated.
     """
 

@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from fedfeat.choices import CONFIGS
+from fedfeat.config.choices import CONFIGS
 
 
 def files(group: str, paper: str) -> dict[str, Path]:

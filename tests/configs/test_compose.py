@@ -11,7 +11,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 from presets import tiny_tweets
 
-from fedfeat.rules import check
+from fedfeat.config.rules import check
 from fedfeat.train import CONFIGS
 
 # Groups whose folders are part of the option's name: experiment=<paper>/<table>.

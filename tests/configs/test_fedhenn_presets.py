@@ -7,10 +7,10 @@ from presets import axes, composed, files, tiny_tweets
 from torch import nn
 
 from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer
-from fedfeat.loggers.base import flatten
-from fedfeat.reopen import reopen
-from fedfeat.rules import check
-from fedfeat.runs import published_numbers
+from fedfeat.commands.reopen import reopen
+from fedfeat.config.rules import check
+from fedfeat.runs.finished import published_numbers
+from fedfeat.runs.text import flatten
 
 PRESETS = {name for name in files("experiment", "fedhenn") if not name.startswith("base")}
 SWEEPS = files("sweep", "fedhenn")
@@ -82,7 +82,7 @@ def test_a_preset_is_the_row_of_the_specification(name):
     assert config["data"]["name"] == data
     assert config["data"]["transform"] == {"_target_": f"fedfeat.data.transforms.{transform}"}
     assert config["model"]["_target_"] == model
-    assert config["partition"]["_target_"] == f"fedfeat.data.schemes.{scheme}"
+    assert config["partition"]["_target_"] == f"fedfeat.data.partition.schemes.{scheme}"
     assert config["partition"][key] == value
     assert config["partition"].get("split") == (None if scheme == "Natural" else "native")
     federation = config["federation"]
@@ -95,10 +95,10 @@ def test_a_preset_is_the_row_of_the_specification(name):
     assert federation["reduced_fraction"] == (0.5 if name == "fh_fig3_data" else 0)
     assert federation["reduced_to"] == 0.5
     assert config["optimizer"] == {
-        "_target_": "fedfeat.optimizers.sgd_sparing_biases", "_partial_": True,
+        "_target_": "fedfeat.clients.optimizers.sgd_sparing_biases", "_partial_": True,
         "lr": 0.01, "momentum": 0.5, "weight_decay": 1e-4,
     }  # fmt: skip
-    assert config["schedule"] == {"_target_": "fedfeat.schedules.Constant"}
+    assert config["schedule"] == {"_target_": "fedfeat.rounds.schedules.Constant"}
 
 
 @pytest.mark.parametrize("preset", TABLE2)
@@ -227,7 +227,7 @@ def rows_of(run_dir, round_idx):
 
 def test_weak_clients_are_left_out_or_run_the_small_network(cli, tmp_path):
     """The same two of five clients in either arm, and everyone is scored in both."""
-    from fedfeat.sampling import weak_clients
+    from fedfeat.data.affected import weak_clients
 
     weak = weak_clients(0, 5, 0.4)
     assert len(weak) == 2

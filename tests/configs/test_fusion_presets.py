@@ -3,10 +3,10 @@
 import pytest
 from presets import axes, composed, files
 
-from fedfeat.loggers.base import flatten
-from fedfeat.rules import check
-from fedfeat.runs import published_numbers
-from fedfeat.schedules import Exponential
+from fedfeat.config.rules import check
+from fedfeat.rounds.schedules import Exponential
+from fedfeat.runs.finished import published_numbers
+from fedfeat.runs.text import flatten
 
 PRESETS = files("experiment", "fedfusion")
 PRESETS = {name: path for name, path in PRESETS.items() if not name.startswith("base")}
@@ -52,7 +52,7 @@ def test_a_preset_is_the_row_of_the_specification(name):
     network = config["model"]
     assert network["_target_"] == f"fedfeat.models.cnn.{model}"
     assert (network["dropout"], network["init"], network.get("arch", "text")) == (0.2, "xavier", "text")
-    assert config["partition"]["_target_"] == f"fedfeat.data.schemes.{scheme}"
+    assert config["partition"]["_target_"] == f"fedfeat.data.partition.schemes.{scheme}"
     assert config["partition"][key] == value
     federation = config["federation"]
     assert (federation["num_clients"], federation["cohort_size"]) == (clients, cohort)
@@ -65,7 +65,7 @@ def test_a_preset_is_the_row_of_the_specification(name):
     assert optimizer["_target_"] == "torch.optim.SGD"
     assert (optimizer["lr"], optimizer["momentum"], optimizer["weight_decay"]) == (lr, 0.9, 5e-4)
     schedule = dict(config["schedule"])
-    assert schedule.pop("_target_") == "fedfeat.schedules.Exponential"
+    assert schedule.pop("_target_") == "fedfeat.rounds.schedules.Exponential"
     factor = Exponential(**schedule)
     assert [factor(r, 500) for r in (0, 2)] == [1, pytest.approx(decay**2)]
     assert lr * factor(499, 500) == pytest.approx(1e-4, rel=1e-12)  # the floor
@@ -115,7 +115,7 @@ def test_defaults_of_the_method_are_those_of_the_authors_code():
 
 def test_a_preset_in_the_report(cli, tmp_path):
     """Two rounds of two arms on random images: targets are measured where the paper's numbers are."""
-    from fedfeat.runs import find_runs, measured_numbers
+    from fedfeat.runs.finished import find_runs, measured_numbers
 
     outcome = cli(
         "--multirun", "experiment=fedfusion/ff_c_rounds", "algorithm=fedavg,fedfusion_conv", "data=synthetic",

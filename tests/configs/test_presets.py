@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 from presets import axes, composed, files
 
-from fedfeat.choices import CONFIGS
-from fedfeat.loggers.base import flatten
-from fedfeat.rules import check
-from fedfeat.runs import published_numbers
+from fedfeat.config.choices import CONFIGS
+from fedfeat.config.rules import check
+from fedfeat.runs.finished import published_numbers
+from fedfeat.runs.text import flatten
 
 PRESETS = set(files("experiment", "fed2")) - {"base", "base_dirichlet"}
 SWEEPS = files("sweep", "fed2")

@@ -10,12 +10,12 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from fedfeat.choices import CONFIGS
+from fedfeat.config.choices import CONFIGS
 from fedfeat.data.digits import digits
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.subset import limited
 from fedfeat.errors import ConfigError
-from fedfeat.loggers.base import flatten
+from fedfeat.runs.text import flatten
 
 
 def dataset(train_labels, test_labels=(0, 1, 2)):

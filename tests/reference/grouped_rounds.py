@@ -15,14 +15,14 @@ from torch.nn import functional
 
 from fedfeat.algorithms.fed2 import Fed2Server
 from fedfeat.client import ClientModule
+from fedfeat.clients.networks import separated
 from fedfeat.data import transforms
 from fedfeat.data.examples import Examples
 from fedfeat.data.federated import FederatedData
 from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.network import Network
-from fedfeat.networks import separated
-from fedfeat.sampling import sample_cohort
+from fedfeat.rounds.sampling import sample_cohort
 from fedfeat.seeding import numpy_generator
 
 LABELS = ([2, 2, 2], [0, 2, 2, 0, 2], [1, 2, 0, 0, 1, 2, 2, 1])

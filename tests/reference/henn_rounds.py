@@ -17,11 +17,11 @@ from torch.nn import functional
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer, FedHeNNServer
 from fedfeat.algorithms.fedhenn_client import FedHeNNClient
-from fedfeat.federation import run_rounds
+from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks
 from fedfeat.models.mlp import mlp
 from fedfeat.models.network import Network
-from fedfeat.pool import ArchitecturePool, PooledNetworks
-from fedfeat.sampling import sample_cohort
+from fedfeat.rounds.loop import run_rounds
+from fedfeat.rounds.sampling import sample_cohort
 from fedfeat.seeding import derive_seed, numpy_generator
 
 LR, STEPS, ROUNDS, RAD, ETA0 = 0.2, 3, 4, 7, 2.0

@@ -17,10 +17,10 @@ from torch.nn import functional
 from fedfeat.algorithms.fedma import FedMAServer
 from fedfeat.algorithms.fedma_client import FedMAClient
 from fedfeat.features.matching import BBPMap
-from fedfeat.federation import run_rounds
 from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.mlp import mlp
 from fedfeat.models.network import Network
+from fedfeat.rounds.loop import run_rounds
 from fedfeat.seeding import derive_seed, numpy_generator
 
 LR, MOMENTUM, STEPS, NUM_CLIENTS = 0.3, 0.5, 4, len(SIZES)

@@ -22,7 +22,7 @@ from fedfeat.algorithms.fedavg import FedAvgServer, FedAvgState
 from fedfeat.algorithms.fedprox import FedProxClient
 from fedfeat.client import ClientModule, Weights
 from fedfeat.params import WeightedMean
-from fedfeat.sampling import sample_cohort
+from fedfeat.rounds.sampling import sample_cohort
 from fedfeat.types import Update
 
 

@@ -20,10 +20,11 @@ from fedfeat import tree
 from fedfeat.algorithms import fed2
 from fedfeat.algorithms.fed2 import Fed2Server
 from fedfeat.algorithms.fedavg import FedAvgServer
+from fedfeat.algorithms.paired_mean import PairedMean
 from fedfeat.client import ClientModule
 from fedfeat.models.flops import training_flops
+from fedfeat.models.group_rows import rows_of, take_rows
 from fedfeat.models.grouped import GroupedNetwork, GroupSeparation
-from fedfeat.paired_mean import PairedMean, rows_of, take_rows
 from fedfeat.params import WeightedMean, copy_into
 
 

@@ -18,7 +18,7 @@ from fusion_rounds import (
 from grouped_rounds import grouped_data
 from harness import SIZES, parties
 
-import fedfeat.policy
+import fedfeat.models.policy
 from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
@@ -216,7 +216,7 @@ BUGS = {
         "multi",
         [(WeightedMean, "add", lambda self, params, weight: ADD(self, params, 1))],
     ),
-    "frozen tensors sent": ("multi", [(fedfeat.policy, "frozen_keys", lambda model: [])]),
+    "frozen tensors sent": ("multi", [(fedfeat.models.policy, "frozen_keys", lambda model: [])]),
     "nobody stale": ("multi, stale", [(FedFusionServer, "_hand_out", to_everyone)]),
 }
 

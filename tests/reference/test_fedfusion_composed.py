@@ -13,8 +13,8 @@ from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
 from fedfeat.algorithms.fedprox import FedProxClient
 from fedfeat.client import joined
+from fedfeat.clients.networks import separated
 from fedfeat.models.grouped import GroupSeparation
-from fedfeat.networks import separated
 from fedfeat.types import Task
 
 

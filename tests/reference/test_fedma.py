@@ -14,8 +14,8 @@ import fedfeat.algorithms.fedma_client
 from fedfeat import tree
 from fedfeat.algorithms.fedma import FedMAServer, mean_by_class
 from fedfeat.algorithms.fedma_client import FedMAClient, LayerExchange
-from fedfeat.chain import chain_layers, layer_of, sliced
 from fedfeat.errors import UserError
+from fedfeat.features.chain import chain_layers, layer_of, sliced
 from fedfeat.features.matching import BBPMap
 from fedfeat.features.neurons import Layer, spread_inputs
 from fedfeat.models.torchvision_adapter import torchvision_model

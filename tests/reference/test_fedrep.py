@@ -12,10 +12,10 @@ from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedrep import FedRepClient
 from fedfeat.client import ClientModule
 from fedfeat.errors import ClientError
-from fedfeat.federation import run_rounds
 from fedfeat.models.mlp import mlp
 from fedfeat.params import WeightedMean
-from fedfeat.sampling import sample_cohort
+from fedfeat.rounds.loop import run_rounds
+from fedfeat.rounds.sampling import sample_cohort
 from fedfeat.types import Task
 
 LR, MOMENTUM, DECAY, ROUNDS = 0.2, 0.9, 0.1, 4

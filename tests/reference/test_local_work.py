@@ -22,7 +22,7 @@ from harness import (
 from torch import nn
 
 from fedfeat.client import ClientModule
-from fedfeat.sampling import sample_stragglers, straggler_steps
+from fedfeat.rounds.sampling import sample_stragglers, straggler_steps
 
 
 def final(federation: Parties):

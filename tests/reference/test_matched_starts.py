@@ -13,8 +13,8 @@ from fedfeat import tree
 from fedfeat.algorithms.fedma_client import FedMAClient, LayerExchange
 from fedfeat.algorithms.ot_fusion import OTFusionServer
 from fedfeat.algorithms.pfnm import OneShotFedMAServer, PFNMClient, PFNMServer, WholeNetwork
-from fedfeat.chain import chain_layers, layer_of, sliced
 from fedfeat.client import Weights
+from fedfeat.features.chain import chain_layers, layer_of, sliced
 from fedfeat.features.matching import BBPMap
 from fedfeat.models.cnn import mnist_cnn
 from fedfeat.params import snapshot

@@ -14,9 +14,9 @@ import fedfeat.algorithms.pfnm
 from fedfeat import tree
 from fedfeat.algorithms.ot_fusion import OTFusionServer
 from fedfeat.algorithms.pfnm import OneShotFedMAServer, PFNMClient, PFNMServer
-from fedfeat.chain import as_params, chain_layers, layer_of, sliced
 from fedfeat.client import ClientModule, Weights
 from fedfeat.errors import UserError
+from fedfeat.features.chain import as_params, chain_layers, layer_of, sliced
 from fedfeat.features.matching import BBPMap
 from fedfeat.features.neurons import Layer
 from fedfeat.features.one_shot import pfnm

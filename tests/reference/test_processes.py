@@ -14,7 +14,7 @@ from fedfeat import tree
 from fedfeat.algorithms.fedhenn_client import FedHeNNClient
 from fedfeat.client import ClientModule
 from fedfeat.errors import ClientError, ConfigError
-from fedfeat.executors.processes import ProcessExecutor
+from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.models.mlp import mlp
 from fedfeat.types import Survey, Task

@@ -11,14 +11,14 @@ from stacked_rounds import CASES, TOLERANCE, assert_agree, run, two_layers
 
 from fedfeat import tree
 from fedfeat.client import ClientModule
+from fedfeat.clients.worker import Worker
 from fedfeat.data import transforms
 from fedfeat.errors import ClientError
 from fedfeat.executors import vectorized
 from fedfeat.executors.serial import SerialExecutor
-from fedfeat.executors.vectorized import VectorizedExecutor
+from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.models.mlp import mlp
 from fedfeat.types import Task
-from fedfeat.worker import Worker
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from omegaconf import OmegaConf
 from stacked_rounds import TOLERANCE, assert_agree
 
 from fedfeat import tree
-from fedfeat.assembly import build_experiment
-from fedfeat.choices import CONFIGS
+from fedfeat.commands.assembly import build_experiment
+from fedfeat.config.choices import CONFIGS
 from fedfeat.errors import ConfigError
-from fedfeat.executors.stacked_fit import StackedClients
-from fedfeat.federation import run_rounds
+from fedfeat.executors.stacked.fit import StackedClients
+from fedfeat.rounds.loop import run_rounds
 
 SMALL = (
     "data=digits",

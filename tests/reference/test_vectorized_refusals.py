@@ -12,14 +12,14 @@ from torch import nn
 from fedfeat.algorithms.fedfusion import FedFusionClient
 from fedfeat.algorithms.fedrep import FedRepClient
 from fedfeat.client import ClientModule
+from fedfeat.clients.local_trainer import LocalTrainer
+from fedfeat.clients.networks import OneNetwork
+from fedfeat.clients.worker import Worker, WorkerSettings
 from fedfeat.errors import ConfigError
 from fedfeat.executors.auto import AutoExecutor, fastest
-from fedfeat.executors.processes import ProcessExecutor
+from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor
-from fedfeat.executors.vectorized import VectorizedExecutor
-from fedfeat.fitting import LocalTrainer
-from fedfeat.networks import OneNetwork
-from fedfeat.worker import Worker, WorkerSettings
+from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 
 NAMES = {SerialExecutor: "serial", VectorizedExecutor: "vectorized", ProcessExecutor: "processes"}
 

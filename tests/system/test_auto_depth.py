@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-import fedfeat.warmup
-from fedfeat import inspection
-from fedfeat.checkpoint import CheckpointFolder
+import fedfeat.commands.auto_depth
+from fedfeat.commands import inspect_features as inspection
+from fedfeat.runs.checkpoint import CheckpointFolder
 
 AUTO = (
     "algorithm=fed2",
@@ -70,7 +70,7 @@ def test_a_second_start_reads_what_the_first_found(finished, cli, small, monkeyp
     (finished / "summary.json").unlink()
     for path in (finished / "checkpoints").glob("000003.*"):
         path.unlink()
-    monkeypatch.setattr(fedfeat.warmup, "Worker", None)
+    monkeypatch.setattr(fedfeat.commands.auto_depth, "Worker", None)
     assert cli(*small, *AUTO).code == 0
     assert summary(finished)["weights_sha256"] == expected["weights_sha256"]
     assert (finished / "structure.json").stat().st_mtime_ns == stamp

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from refusals import digest, named, refused, refused_at_start
 
-from fedfeat.rundir import locked
+from fedfeat.runs.directory import locked
 
 
 def file_for_run(root: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from refusals import digest
 
-from fedfeat import inspection
+from fedfeat.commands import inspect_features as inspection
 from fedfeat.loggers.csv_logger import CsvLogger
 
 METHODS = ("fedavg", "fed2", "psi_net")

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from fedfeat.channels import read_table
-from fedfeat.checkpoint import CheckpointFolder
 from fedfeat.client import ClientModule
+from fedfeat.runs.checkpoint import CheckpointFolder
+from fedfeat.runs.observed import read_table
 
 FUSION = ("algorithm=fedfusion", "model.hidden=[8,6]")
 GROUPED = (

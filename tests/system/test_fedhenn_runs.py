@@ -8,9 +8,9 @@ import torch
 from refusals import named, refused_at_start
 
 from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer, FedHeNNServer
-from fedfeat.checkpoint import CheckpointFolder
-from fedfeat.reopen import reopen
-from fedfeat.worker import Worker
+from fedfeat.clients.worker import Worker
+from fedfeat.commands.reopen import reopen
+from fedfeat.runs.checkpoint import CheckpointFolder
 
 SMALL_POOL = (
     "pool=hetero_cnn",

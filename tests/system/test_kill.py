@@ -53,9 +53,9 @@ MOMENTS = {"step": 60, "add": 14, "fsync": 80, "rename": 40, "prune": 6, "clock"
 
 
 def _owner(moment):
-    from fedfeat.checkpoint import CheckpointFolder
     from fedfeat.client import ClientModule
     from fedfeat.params import WeightedMean
+    from fedfeat.runs.checkpoint import CheckpointFolder
 
     return {
         "step": (ClientModule, "training_step"),
@@ -140,14 +140,6 @@ def main(root):
     import torch
 
     torch.set_num_threads(1)
-    import fedfeat.evaluation
-    import fedfeat.experiment
-    import fedfeat.figures
-    import fedfeat.loggers.console
-    import fedfeat.models.flops
-    import fedfeat.models.mlp
-    import fedfeat.train
-    import fedfeat.worker  # noqa: F401
 
     found = {}
     for seed, (name, overrides) in enumerate(METHODS.items()):

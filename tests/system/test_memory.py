@@ -21,8 +21,8 @@ from harness import make_data, parties
 from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer
 from fedfeat.algorithms.fedhenn_client import FedHeNNClient
 from fedfeat.models.mlp import mlp
-from fedfeat.networks import OneNetwork
-from fedfeat.pool import ArchitecturePool, PooledNetworks
+from fedfeat.clients.networks import OneNetwork
+from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks
 from fedfeat.tree import num_bytes
 
 def seeded(make):

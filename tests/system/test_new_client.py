@@ -14,11 +14,11 @@ import torch
 import yaml
 from refusals import digest
 
-from fedfeat import new_client
 from fedfeat.algorithms.fedfusion import FedFusionClient, FusedModel
+from fedfeat.commands import joining as new_client
+from fedfeat.commands.reopen import reopen
 from fedfeat.data import digits
 from fedfeat.errors import ConfigError
-from fedfeat.reopen import reopen
 
 ROUNDS, CLIENTS, EPOCHS = 2, 4, 3
 HELD_OUT = CLIENTS - 1

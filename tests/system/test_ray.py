@@ -18,8 +18,8 @@ ray = pytest.importorskip("ray", reason="executor=ray needs the extra `ray`, whi
 
 from fedfeat.errors import ClientError, UserError  # noqa: E402
 from fedfeat.executors import ray as executor_module  # noqa: E402
-from fedfeat.executors.ray_cluster import Cluster  # noqa: E402
-from fedfeat.executors.ray_pool import Pool  # noqa: E402
+from fedfeat.executors.on_ray.cluster import Cluster  # noqa: E402
+from fedfeat.executors.on_ray.pool import Pool  # noqa: E402
 
 FEDAVG = CASES["fedavg"]
 # Cases that run with other numbers of workers too: one network, personal state, trimmed ones, a pool of them.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from slurm_cluster import Cluster, missing, task_of
 
-from fedfeat.choices import options
+from fedfeat.config.choices import options
 
 ROOT = Path(__file__).parents[2]
 FEDFEAT = Path(sys.executable).with_name("fedfeat")

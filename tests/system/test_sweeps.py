@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from fedfeat import rundir
-from fedfeat.choices import check_choices
+from fedfeat.config.choices import check_choices
 from fedfeat.errors import ConfigError
+from fedfeat.runs import directory as rundir
 
 RUN = (
     "data=digits", "model=mlp", "model.hidden=[8]", "algorithm=fedavg", "partition=iid", "trainer=cpu",

@@ -3,7 +3,7 @@
 import csv
 import json
 
-from fedfeat.checkpoint import CheckpointFolder
+from fedfeat.runs.checkpoint import CheckpointFolder
 
 # Every client holds two of the three classes.
 TWO_EACH = ("model.hidden=[8,6]", "partition=n_classes", "partition.classes_per_client=2")

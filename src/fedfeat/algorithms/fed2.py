@@ -21,13 +21,14 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
+from fedfeat.algorithms.paired_mean import PairedMean
 from fedfeat.client import Weights
 from fedfeat.errors import UserError
+from fedfeat.models.group_rows import rows_of, take_rows
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import ClassSets
-from fedfeat.paired_mean import PairedMean, rows_of, take_rows
+from fedfeat.models.policy import GROUPED, is_complete, keys_with, sent_keys
 from fedfeat.params import WeightedMean, select, snapshot
-from fedfeat.policy import GROUPED, is_complete, keys_with, sent_keys
 from fedfeat.server import Server
 from fedfeat.types import Federation, Update
 

@@ -16,8 +16,8 @@ from typing import ClassVar, Literal, NamedTuple
 from torch import Tensor, nn
 
 from fedfeat.client import Weights
+from fedfeat.models.policy import is_complete, sent_keys
 from fedfeat.params import WeightedMean, snapshot
-from fedfeat.policy import is_complete, sent_keys
 from fedfeat.server import Server
 from fedfeat.types import Federation, Update
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.algorithms.fedma_client import LayerExchange
-from fedfeat.chain import as_params, chain_layers, layer_of, sliced
 from fedfeat.errors import UserError
+from fedfeat.features.chain import as_params, chain_layers, layer_of, sliced
 from fedfeat.features.matching import BBPMap, match_layer
 from fedfeat.features.neurons import Layer, layer_rows, rows_layer
 from fedfeat.params import snapshot

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedfeat.chain import chain_layers, fit_shapes
 from fedfeat.client import ClientModule
+from fedfeat.features.chain import chain_layers, fit_shapes
 from fedfeat.features.neurons import spread_inputs
 from fedfeat.models.blocks import xavier_
 from fedfeat.models.network import Network
+from fedfeat.models.policy import MATCHED
 from fedfeat.params import copy_into, select, snapshot
-from fedfeat.policy import MATCHED
 
 LAST_LR = 0.1
 LAST_WEIGHT_DECAY = 0.0001

@@ -20,7 +20,7 @@ from torch import nn
 from fedfeat.client import ClientModule
 from fedfeat.models.flops import training_flops
 from fedfeat.models.network import Network
-from fedfeat.policy import PERSONAL
+from fedfeat.models.policy import PERSONAL
 
 
 class FedRepClient(ClientModule):

@@ -14,8 +14,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from fedfeat.chain import as_model, chain_layers, layer_of
 from fedfeat.client import Weights
+from fedfeat.features.chain import as_model, chain_layers, layer_of
 from fedfeat.features.one_shot import ot_align
 from fedfeat.params import WeightedMean, snapshot
 from fedfeat.server import Server

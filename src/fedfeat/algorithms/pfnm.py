@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from fedfeat.algorithms.fedma import Assignments, hidden_layers, match_neurons, mean_by_class, params_of_all
 from fedfeat.algorithms.fedma_client import drawn_again, take_widths
-from fedfeat.chain import as_model, layer_of, sliced
 from fedfeat.client import ClientModule
 from fedfeat.errors import UserError
+from fedfeat.features.chain import as_model, layer_of, sliced
 from fedfeat.features.matching import BBPMap
 from fedfeat.features.neurons import Layer, spread_inputs
 from fedfeat.features.one_shot import Fused, pfnm

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedfeat.data.affected import reduced_clients
 from fedfeat.data.batches import ClientBatches
-from fedfeat.data.merged import cut_anew
-from fedfeat.data.partition_parts import (
+from fedfeat.data.partition.merged import cut_anew
+from fedfeat.data.partition.parts import (
     ClientSplit,
     class_counts,
     first_parts,
@@ -22,7 +23,6 @@ from fedfeat.data.partition_parts import (
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import ClientPixels
 from fedfeat.data.unlabelled import draw_unlabelled
-from fedfeat.sampling import reduced_clients
 from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.types import Survey
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.data.partition_parts import ClientSplit, owners_of, pixel_permutation
+from fedfeat.data.partition.parts import ClientSplit, owners_of, pixel_permutation
 from fedfeat.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedfeat.conditions import Condition, integer, interval, one_of
+from fedfeat.config.conditions import Condition, integer, interval, one_of
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.sent140_file import find_csv, read_tweets
 from fedfeat.data.sent140_tokens import encode, frequent_words, read_glove, tokens_of

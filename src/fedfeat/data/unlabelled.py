@@ -8,7 +8,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
 
 if TYPE_CHECKING:
-    from fedfeat.data.partition_parts import ClientSplit
+    from fedfeat.data.partition.parts import ClientSplit
     from fedfeat.types import Survey
 
 

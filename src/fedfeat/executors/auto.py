@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError, ConfigError
 from fedfeat.executors.base import Executor
-from fedfeat.executors.processes import ProcessExecutor
+from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.schedule import costs_of
 from fedfeat.executors.serial import SerialExecutor
-from fedfeat.executors.vectorized import VectorizedExecutor
+from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.types import Answer, Scores, Task, Turns, Update
-from fedfeat.worker import Worker
 
 _log = logging.getLogger("fedfeat")
 

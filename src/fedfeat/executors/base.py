@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
 from fedfeat.types import Answer, Scores, Task, Update
-from fedfeat.worker import Worker
 
 
 class Executor(ABC):

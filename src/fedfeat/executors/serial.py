@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
 from fedfeat.types import Task, Update
-from fedfeat.worker import Worker
 
 
 class SerialExecutor(Executor):

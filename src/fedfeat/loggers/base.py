@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,15 +48,3 @@ class RoundLogger(Protocol):
 
     def close(self, failed: bool = False) -> None:
         """Release files and threads; called once, also where an exception ended the run (`failed`)."""
-
-
-def flatten(tree: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
-    """Turn nested dictionaries into one whose keys are paths; empty dictionaries disappear."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            inner = flatten(value, separator)
-            flat.update({f"{key}{separator}{path}": leaf for path, leaf in inner.items()})
-        else:
-            flat[str(key)] = value
-    return flat

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.loggers.base import RunInfo
+from fedfeat.runs.text import format_bytes
 from fedfeat.types import RoundRecord
 
 if TYPE_CHECKING:
@@ -88,15 +89,6 @@ class ConsoleLogger:
     def _print(self, text: str) -> None:
         if self._console is not None:
             self._console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-
-def format_bytes(count: float) -> str:
-    """Write a number of bytes with a decimal unit, e.g. ``1.50 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def summary_table(summary: dict[str, Any]) -> Table:

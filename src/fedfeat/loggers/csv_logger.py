@@ -10,9 +10,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
 
-from fedfeat.channels import table_path
 from fedfeat.files import atomic_open
 from fedfeat.loggers.base import RunInfo
+from fedfeat.runs.observed import table_path
 from fedfeat.types import ClientRow, RoundRecord
 
 METRICS_FILE = "metrics.csv"

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_text
-from fedfeat.loggers.base import RunInfo, flatten
+from fedfeat.loggers.base import RunInfo
+from fedfeat.runs.text import flatten
 from fedfeat.types import RoundRecord
 
 ID_FILE = "wandb_id.txt"

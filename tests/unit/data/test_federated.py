@@ -4,8 +4,8 @@ import torch
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition_parts import ClientSplit, IndexTestParts, pixel_permutation
-from fedfeat.data.schemes import Iid, NClasses, Permuted, Subsets
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, pixel_permutation
+from fedfeat.data.partition.schemes import Iid, NClasses, Permuted, Subsets
 from fedfeat.data.transforms import Transform
 from fedfeat.errors import ConfigError
 from fedfeat.types import Parts

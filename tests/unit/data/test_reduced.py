@@ -6,12 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedfeat.data.affected import reduced_clients
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition_parts import reduced
-from fedfeat.data.schemes import NClasses, Shards
+from fedfeat.data.partition.parts import reduced
+from fedfeat.data.partition.schemes import NClasses, Shards
 from fedfeat.data.transforms import Transform
-from fedfeat.sampling import reduced_clients
 from fedfeat.types import Parts
 
 NUM = 120

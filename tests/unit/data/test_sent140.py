@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.schemes import Natural
+from fedfeat.data.partition.schemes import Natural
 from fedfeat.data.sent140 import drawn_users, sampled, sent140, split_users
 from fedfeat.data.sent140_file import ORIGINAL, find_csv, read_tweets
 from fedfeat.data.sent140_tokens import encode, frequent_words, read_glove, tokens_of

@@ -10,9 +10,9 @@ from fedfeat.errors import ConfigError, UserError
 
 def test_without_ray_one_sentence_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "fedfeat.executors.ray", raising=False)
+    monkeypatch.delitem(sys.modules, "fedfeat.executors.on_ray.executor", raising=False)
     with pytest.raises(UserError, match=r"^executor must be another one .*--extra ray.* but it is 'ray'\.$"):
-        import fedfeat.executors.ray  # noqa: F401
+        import fedfeat.executors.on_ray.executor  # noqa: F401
 
 
 class TestWithRay:
@@ -22,7 +22,7 @@ class TestWithRay:
 
     @pytest.mark.parametrize("gpus", [0.5, 1.0, -1.0])
     def test_gpus_without_a_gpu(self, gpus, tmp_path):
-        from fedfeat.executors.ray import RayExecutor
+        from fedfeat.executors.on_ray.executor import RayExecutor
 
         worker = parties(tmp_path).executor.worker
         with pytest.raises(
@@ -44,6 +44,6 @@ class TestWithRay:
         ],
     )
     def test_workers_that_fit_a_node(self, cpus, gpus, resources, expected):
-        from fedfeat.executors.ray_cluster import Needs
+        from fedfeat.executors.on_ray.cluster import Needs
 
         assert Needs(cpus, gpus).fitting(resources) == expected

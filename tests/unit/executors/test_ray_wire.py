@@ -10,7 +10,7 @@ pytest.importorskip("ray", reason="executor=ray needs the extra `ray`, which is 
 
 from fedfeat.client import Weights
 from fedfeat.errors import ClientError
-from fedfeat.executors.wire import Flat, pack, put_together, take_apart, unpack
+from fedfeat.executors.on_ray.wire import Flat, pack, put_together, take_apart, unpack
 
 CPU = torch.device("cpu")
 

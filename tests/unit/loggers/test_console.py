@@ -5,7 +5,8 @@ import io
 import pytest
 from entries import SUMMARY, record, write
 
-from fedfeat.loggers.console import ConsoleLogger, format_bytes, summary_table
+from fedfeat.loggers.console import ConsoleLogger, summary_table
+from fedfeat.runs.text import format_bytes
 
 
 def console(terminal):

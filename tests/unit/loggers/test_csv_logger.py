@@ -8,9 +8,9 @@ from entries import record, rows, run, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfeat.figures import read_metrics
 from fedfeat.loggers import csv_logger
 from fedfeat.loggers.csv_logger import CLIENT_COLUMNS, CsvLogger
+from fedfeat.runs.figures import read_metrics
 
 
 def test_csv_holds_evaluated_rounds_and_their_clients(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfeat.loggers.base import flatten
+from fedfeat.runs.text import flatten
 
 
 def test_flatten():
@@ -19,7 +19,7 @@ def test_flatten():
 
 def test_nothing_heavy_is_imported_at_start():
     code = (
-        "import sys, fedfeat.report, fedfeat.figures, fedfeat.files\n"
+        "import sys, fedfeat.commands.report, fedfeat.runs.figures, fedfeat.files\n"
         "from fedfeat.loggers import base, console, csv_logger, tensorboard_logger, wandb_logger\n"
         "print(sorted({'torch', 'pandas', 'matplotlib', 'wandb', 'tensorboard'} & set(sys.modules)))"
     )

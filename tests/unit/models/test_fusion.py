@@ -13,7 +13,7 @@ from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.fusion import ConvFusion, Fusion, LambdaFusion, frozen_keys, fuse
 from fedfeat.models.mlp import mlp
 from fedfeat.models.network import Network
-from fedfeat.policy import sent_keys, tensor_policies
+from fedfeat.models.policy import sent_keys, tensor_policies
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs" / "model").glob("*.yaml"))
 CONFIGS = [path for path in CONFIGS if path.stem != "sent140_lstm"]  # reads no images

@@ -7,7 +7,7 @@ from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.fusion import frozen_keys, fuse
 from fedfeat.models.grouped import GroupedNetwork, GroupSeparation
 from fedfeat.models.network import Network
-from fedfeat.policy import DROPPED, GROUPED, SHARED, tensor_policies
+from fedfeat.models.policy import DROPPED, GROUPED, SHARED, tensor_policies
 
 
 def inputs(number=6, seed=1):

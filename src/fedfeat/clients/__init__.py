@@ -1,0 +1,1 @@
+"""One client's turn, and everything that it needs."""

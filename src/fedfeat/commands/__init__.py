@@ -1,0 +1,1 @@
+"""From a configuration to parts, and the console commands."""

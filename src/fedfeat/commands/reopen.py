@@ -1,0 +1,67 @@
+"""Runs opened again by commands that look at them; the runs stay as they are."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fedfeat.commands.assembly import build_experiment
+from fedfeat.config.explain import as_user_error, explain
+from fedfeat.config.rules import check
+from fedfeat.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from fedfeat.rounds.experiment import Experiment
+    from fedfeat.runs.checkpoint import Checkpoint
+
+
+# Wherever the run's turns ran, what is looked at afterwards is done here.
+_SERIAL = {"_target_": "fedfeat.executors.serial.SerialExecutor", "_partial_": True}
+
+
+def reopen(
+    run_dir: Path, round_idx: int | None = None, **groups: dict[str, Any]
+) -> "tuple[Experiment, Checkpoint]":
+    """Build the experiment of a run again, with the serial executor, and load a checkpoint.
+
+    Args:
+        run_dir: Directory of the run.
+        round_idx: Which checkpoint; None is the newest.
+        groups: Groups of the configuration to replace, such as ``diagnostics``.
+
+    Raises:
+        CheckpointError: There is no run or no such checkpoint.
+    """
+    path = run_dir / "config.yaml"
+    if not path.exists():
+        raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
+    cfg = OmegaConf.load(path)
+    assert isinstance(cfg, DictConfig)
+    for name, group in {"executor": _SERIAL, **groups}.items():
+        cfg[name] = group
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    check(config)
+    experiment = build_experiment(cfg, config, run_dir)
+    folder = experiment.checkpoints
+    checkpoint = folder.load_latest() if round_idx is None else folder.load(round_idx)
+    if checkpoint is None:
+        raise CheckpointError(f"DIR must hold a checkpoint, but {run_dir} has none.")
+    return experiment, checkpoint
+
+
+@contextmanager
+def one_sentence(command: str) -> Iterator[None]:
+    """End the command with exit code 2 and one sentence on stderr where a refusal comes up."""
+    # Hydra otherwise prints its own error pages.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    except Exception as error:
+        if as_user_error(error) is None:
+            raise
+        print(f"{command}: {explain(error)}", file=sys.stderr)
+        sys.exit(2)

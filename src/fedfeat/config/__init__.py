@@ -1,0 +1,1 @@
+"""Values that are refused before torch is imported."""

@@ -1,0 +1,183 @@
+"""What each key of a configuration must satisfy, as one table."""
+
+from typing import NamedTuple
+
+from fedfeat.config.conditions import Condition, integer, interval, list_of, one_of
+
+
+class Rule(NamedTuple):
+    """A key and what its value must satisfy.
+
+    Attributes:
+        key: The dotted key. Where a configuration does not have it, the rule does not apply: groups differ.
+        test: The condition and its words.
+        optional: Whether null is allowed as well.
+    """
+
+    key: str
+    test: Condition
+    optional: bool = False
+
+
+_BOOL = Condition(lambda value: type(value) is bool, "be true or false")
+_TEXT = Condition(lambda value: isinstance(value, str) and value != "", "be a non-empty text")
+_DEVICES = Condition(
+    lambda value: (
+        value == "auto"
+        or (type(value) is int and (value == -1 or value >= 1))
+        or (isinstance(value, list) and bool(value) and all(integer(0).holds(part) for part in value))
+    ),
+    "be a number of devices, -1, auto or a list of indices",
+)
+# The values of Lightning's Trainer(precision=...); written out because importing it imports torch.
+_PRECISION = one_of(
+    *("transformer-engine", "transformer-engine-float16", "16-true", "16-mixed", "bf16-true", "bf16-mixed"),
+    *("32-true", "64-true", "64", "32", "16", "bf16", 64, 32, 16),
+)
+_SHARE = interval("[0, 1)")
+_NUMBER = interval("(-inf, inf)")
+_POSITIVE = interval("(0, inf)")
+_NOT_NEGATIVE = interval("[0, inf)")
+
+KEYS = (
+    *("name", "group", "seed", "debug", "resume"),
+    *("data", "partition", "model", "structure", "pool", "algorithm"),
+    *("optimizer", "schedule", "trainer", "executor"),
+    *("federation", "diagnostics", "logger", "paths", "arms", "published"),
+)
+"""All keys at the top. Only presets have the last two: settings of single algorithms, to which others refer, and a
+paper's numbers (`runs.finished.published_numbers`)."""
+
+RULES = (
+    Rule("seed", integer(0)),
+    Rule("name", _TEXT),
+    Rule("group", _TEXT),
+    Rule("debug", _BOOL),
+    Rule("resume", one_of("auto", "never")),
+    Rule("federation.num_clients", integer(1)),
+    Rule("federation.held_out", integer(0)),
+    Rule("federation.num_rounds", integer(0)),
+    Rule("federation.cohort_size", integer(1), optional=True),
+    Rule("federation.fraction", interval("(0, 1]"), optional=True),
+    Rule("federation.local_epochs", _POSITIVE, optional=True),
+    Rule("federation.local_steps", integer(1), optional=True),
+    Rule("federation.batch_size", integer(1), optional=True),
+    Rule("federation.opt_state", one_of("reset", "keep")),
+    Rule("federation.straggler_fraction", _SHARE),
+    Rule("federation.straggler_policy", one_of("partial", "drop")),
+    Rule("federation.weak_fraction", _SHARE),
+    Rule("federation.reduced_fraction", interval("[0, 1]")),
+    Rule("federation.reduced_to", interval("(0, 1]")),
+    Rule("federation.final_epochs", _POSITIVE, optional=True),
+    Rule("federation.on_client_error", one_of("raise", "skip")),
+    Rule("federation.eval_every", integer(1)),
+    Rule("federation.eval_batch_size", integer(1)),
+    Rule("federation.evaluate_local", _BOOL),
+    Rule("federation.checkpoint_every", integer(1)),
+    Rule("federation.ram_budget_mb", _POSITIVE),
+    Rule("federation.targets", list_of(interval("(0, 1]"))),
+    Rule("federation.target_metric", _TEXT, optional=True),
+    Rule("optimizer.lr", _POSITIVE),
+    Rule("optimizer.momentum", _SHARE),
+    Rule("optimizer.weight_decay", _NOT_NEGATIVE),
+    Rule("schedule.gamma", interval("(0, 1]")),
+    Rule("schedule.floor", interval("[0, 1]")),
+    Rule("schedule.every", integer(1)),
+    Rule("schedule.warmup", integer(0)),
+    Rule("trainer.accelerator", _TEXT),
+    Rule("trainer.devices", _DEVICES),
+    Rule("trainer.strategy", _TEXT),
+    Rule("trainer.precision", _PRECISION),
+    Rule("trainer.gradient_clip_val", _POSITIVE, optional=True),
+    Rule("trainer.gradient_clip_algorithm", one_of("norm", "value")),
+    Rule("trainer.num_threads", integer(1), optional=True),
+    Rule("trainer.deterministic", _BOOL),
+    Rule("trainer.channels_last", _BOOL),
+    Rule("trainer.compile", _BOOL),
+    Rule("executor.num_processes", integer(1), optional=True),
+    Rule("executor.num_workers", integer(1), optional=True),
+    Rule("executor.threads_per_worker", integer(1), optional=True),
+    Rule("executor.gpus_per_worker", interval("[0, 1]"), optional=True),
+    Rule("executor.address", _TEXT, optional=True),
+    Rule("executor.window", integer(1), optional=True),
+    Rule("executor.memory_mb", _POSITIVE),
+    Rule("executor.among", list_of(one_of("vectorized", "processes"))),
+    Rule("partition.alpha", _POSITIVE, optional=True),
+    Rule("partition.power", _POSITIVE, optional=True),
+    Rule("partition.classes_per_client", integer(1)),
+    Rule("partition.shards_per_client", integer(1)),
+    Rule("partition.min_size", integer(0)),
+    Rule("partition.val_fraction", _SHARE),
+    Rule("partition.cap", _BOOL),
+    Rule("partition.distinct", _BOOL),
+    Rule("partition.split", one_of("native", "merged")),
+    Rule("data.loader.download", _BOOL),
+    Rule("diagnostics.every", integer(1)),
+    Rule("diagnostics.images_per_class", integer(1)),
+    Rule("diagnostics.pref_at", one_of("post_act", "pre_act")),
+    Rule("diagnostics.pref_reduce", one_of("product_then_mean", "mean_then_product")),
+    Rule("diagnostics.pref_score", one_of("logit", "prob")),
+    Rule("diagnostics.pref_neg", one_of("clamp", "abs", "keep")),
+    Rule("structure.layer_unit", one_of("block", "conv")),
+    Rule("structure.width_policy", one_of("nearest", "ceil", "floor", "uneven")),
+    Rule("structure.boundary", one_of("slice", "dense")),
+    Rule("structure.groups", integer(1), optional=True),
+    Rule("structure.norm_shared", one_of("bn", "gn1", "none")),
+    Rule("structure.norm_group", one_of("gn", "bn", "none")),
+    Rule("structure.separate", _BOOL),
+    Rule("structure.warmup_epochs", integer(1)),
+    Rule("structure.tau", interval("[0, 1]")),
+    Rule("structure.trim", _BOOL),
+    Rule("algorithm.client.personal", list_of(_TEXT)),
+    Rule("algorithm.client.mu", _NOT_NEGATIVE),
+    Rule("algorithm.client.op", one_of("conv", "multi", "single")),
+    Rule("algorithm.client.lambda_init", _NUMBER),
+    Rule("algorithm.client.conv_init", one_of("default", "average")),
+    Rule("algorithm.client.conv_bias", _BOOL),
+    Rule("algorithm.client.concat", one_of("global_first", "local_first")),
+    Rule("algorithm.client.cache_eg", _BOOL),
+    Rule("algorithm.client.softmax_scope", one_of("all", "present_classes", "kept_groups")),
+    Rule("algorithm.client.kernel", one_of("linear", "rbf")),
+    Rule("algorithm.client.sigma_factor", _POSITIVE),
+    Rule("algorithm.client.hsic", one_of("biased", "unbiased")),
+    Rule("algorithm.client.rad_batch", integer(4), optional=True),
+    Rule("algorithm.client.rad_every", integer(1)),
+    Rule("algorithm.client.repr_at", one_of("penultimate", "features", "logits", "code_swapped")),
+    Rule("algorithm.client.logits_dropout", _SHARE),
+    Rule("algorithm.client.head_epochs", integer(1)),
+    Rule("algorithm.client.weight_decay", _NOT_NEGATIVE),
+    Rule("algorithm.server.rad_size", integer(4)),
+    Rule("algorithm.server.rad_source", one_of("train_pool", "heldout", "test_unlabelled")),
+    Rule("algorithm.server.rad_augment", _BOOL),
+    Rule("algorithm.server.eta0", _NOT_NEGATIVE),
+    Rule("algorithm.server.eta_schedule", one_of("sqrt", "linear", "const", "log")),
+    Rule("algorithm.server.kernel", one_of("linear", "rbf")),
+    Rule("algorithm.server.kernel_norm", one_of("none", "fro")),
+    Rule("algorithm.server.kbar_over", one_of("all", "participants")),
+    Rule("algorithm.server.sigma_factor", _POSITIVE),
+    Rule("algorithm.server.weighting", one_of("samples", "uniform")),
+    Rule("algorithm.server.pairing", one_of("presence", "all")),
+    Rule("algorithm.server.group_weighting", one_of("samples", "uniform", "class_count")),
+    Rule("algorithm.server.ema", _SHARE),
+    Rule("algorithm.server.eval_eg", one_of("prev", "self")),
+    Rule("algorithm.server.stale_clients", _BOOL),
+    Rule("algorithm.server.init", one_of("shared", "independent")),
+    Rule("algorithm.server.matching.gamma", _POSITIVE),
+    Rule("algorithm.server.matching.sigma2", _POSITIVE),
+    Rule("algorithm.server.matching.sigma02", _POSITIVE),
+    Rule("algorithm.server.matching.sweeps", integer(0)),
+    Rule("algorithm.server.matching.popularity_coef", _NOT_NEGATIVE),
+    Rule("algorithm.server.matching.shrink", _BOOL),
+    Rule("algorithm.server.anchor", one_of("global", "client")),
+    Rule("algorithm.server.average.weighting", one_of("samples", "uniform")),
+    Rule("algorithm.server.average.pairing", one_of("presence", "all")),
+    Rule("algorithm.server.average.group_weighting", one_of("samples", "uniform", "class_count")),
+)
+
+REQUIRED = (
+    *(key for key in KEYS if key not in ("arms", "published")),
+    *(rule.key for rule in RULES if rule.key.startswith("federation.")),
+    *("algorithm.name", "algorithm.pooled", "algorithm.client", "algorithm.server"),
+    *("data.loader", "data.transform", "paths.cache"),
+)
+"""Keys that are read whatever the groups are; any other may be removed where its constructor has a default."""

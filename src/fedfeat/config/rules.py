@@ -1,0 +1,91 @@
+"""Whether a configuration satisfies the table of rules; checked before any work and before torch is imported."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedfeat.config.rule_table import KEYS, REQUIRED, RULES
+from fedfeat.errors import ConfigError
+
+_ABSENT = object()
+
+
+def check_complete(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration without one of the `REQUIRED` keys, as ``~seed`` on the command line leaves it.
+
+    Args:
+        config: The resolved configuration as nested dictionaries and lists.
+
+    Raises:
+        ConfigError: Names the first missing key.
+    """
+    for key in REQUIRED:
+        if _look_up(config, key) is _ABSENT:
+            raise ConfigError(f"{key} must be present, but the configuration has no such key.")
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration that breaks a rule.
+
+    Args:
+        config: The resolved configuration as nested dictionaries and lists.
+
+    Raises:
+        ConfigError: The first broken rule: key, rule and value in one sentence.
+    """
+    for rule in RULES:
+        value = _look_up(config, rule.key)
+        if value is _ABSENT or (value is None and rule.optional):
+            continue
+        if not rule.test.holds(value):
+            raise ConfigError.rule(rule.key, rule.test.text, value)
+    for key, text, value in _broken_pairs(config):
+        raise ConfigError.rule(key, text, value)
+    _check_unread_keys(config)
+
+
+def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Go through the rules between keys; each has passed its own by now."""
+    federation = config.get("federation") or {}
+    num_clients, size = federation.get("num_clients"), federation.get("cohort_size")
+    held_out = federation.get("held_out") or 0
+    if num_clients is not None and held_out >= num_clients:
+        yield "federation.held_out", f"be below federation.num_clients ({num_clients})", held_out
+    if size is not None and num_clients is not None and size > num_clients - held_out:
+        less = f" less federation.held_out ({num_clients - held_out})" if held_out else f" ({num_clients})"
+        yield "federation.cohort_size", f"be at most federation.num_clients{less}", size
+    if size is not None and federation.get("fraction") is not None:
+        yield "federation.fraction", f"be null beside federation.cohort_size ({size})", federation["fraction"]
+    metric, local = federation.get("target_metric"), federation.get("evaluate_local", _ABSENT)
+    if local is False and str(metric).startswith("local_pre_agg/"):
+        yield "federation.target_metric", "be measured: federation.evaluate_local=true does so", metric
+    epochs, steps = (federation.get(key, _ABSENT) for key in ("local_epochs", "local_steps"))
+    if epochs is None and steps is None:
+        yield "federation.local_epochs", "be set where federation.local_steps is null", None
+    if not {epochs, steps} & {None, _ABSENT}:
+        yield "federation.local_steps", f"be null beside federation.local_epochs ({epochs})", steps
+    source = _look_up(config, "algorithm.server.rad_source")
+    if source == "heldout" and _look_up(config, "partition.val_fraction") == 0:
+        yield "algorithm.server.rad_source", "be another where partition.val_fraction is 0", source
+
+
+def _check_unread_keys(config: Mapping[str, Any]) -> None:
+    """Refuse ``+x`` and ``+federation.x``: no constructor receives them, so nothing else would notice."""
+    of_federation = [
+        rule.key.removeprefix("federation.") for rule in RULES if rule.key.startswith("federation.")
+    ]
+    for prefix, keys, known in (
+        ("", config, KEYS),
+        ("federation.", config.get("federation") or {}, of_federation),
+    ):
+        for key in keys:
+            if key not in known:
+                raise ConfigError.unknown(f"{prefix}{key}", known)
+
+
+def _look_up(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return _ABSENT
+        value = value[part]
+    return value

@@ -1,0 +1,166 @@
+"""Splits on disk: made once per (data, scheme, number of clients, seed), then reused by every run."""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedfeat.data.partition.parts import ClassTestParts, ClientSplit, IndexTestParts, TestParts, class_counts
+from fedfeat.data.partition.picture import class_picture
+from fedfeat.data.partition.schemes import Scheme
+from fedfeat.errors import DataError
+from fedfeat.files import atomic_write_bytes, atomic_write_text
+from fedfeat.types import Parts
+
+if TYPE_CHECKING:
+    from fedfeat.data.examples import Dataset
+
+# Part of every key; raised when the same scheme and seed begin to give other splits.
+FORMAT = 1
+
+
+def load_or_make(
+    scheme: Scheme, dataset: "Dataset", num_clients: int, seed: int, cache_dir: Path | str
+) -> ClientSplit:
+    """Give the split of a data set, from disk where it is there.
+
+    Several processes may make the same split at once: each writes a folder of its own, the first rename
+    wins, and all get the same split. A split that cannot be read is made again.
+
+    Args:
+        scheme: How the examples are handed out.
+        dataset: The data set.
+        num_clients: Number of clients.
+        seed: The experiment's seed.
+        cache_dir: Splits lie in ``<cache_dir>/splits/<sha256 of what they depend on>/``.
+    """
+    key = json.dumps(
+        {
+            "format": FORMAT,
+            "dataset": dataset.fingerprint(),
+            "scheme": type(scheme).__name__,
+            "parameters": asdict(scheme),
+            "num_clients": num_clients,
+            "seed": seed,
+        },
+        indent=2,
+        sort_keys=True,
+    )
+    folder = Path(cache_dir) / "splits" / hashlib.sha256(key.encode()).hexdigest()
+    train, test = (part.labels.cpu().numpy() for part in (dataset.train, dataset.test))
+    found = read_split(folder, num_clients, len(train), test)
+    if found is not None:
+        return found
+    columns = dataset.train.columns, dataset.test.columns
+    split = scheme.split(train, test, dataset.num_classes, num_clients, seed, *columns)
+    # Training examples come first also in the counting of merged splits.
+    counts = class_counts(split.train, np.concatenate([train, test]), dataset.num_classes)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as scratch:
+            made = Path(scratch) / "split"
+            _write(made, split, counts, dataset.classes, key)
+            _publish(made, folder, lambda: read_split(folder, num_clients, len(train), test) is not None)
+    except OSError as error:
+        raise DataError(
+            f"The split cache {folder.parent} must be writable, but it is not: {error}."
+        ) from error
+    return split
+
+
+def read_split(
+    folder: Path, num_clients: int, num_examples: int, test_labels: np.ndarray
+) -> ClientSplit | None:
+    """Read a stored split, or give None where there is none or it is damaged.
+
+    Args:
+        folder: The split's folder.
+        num_clients: Number of clients, K.
+        num_examples: Number of training examples.
+        test_labels: Class of every test example, (N_test,); class-wise test parts refer to it.
+    """
+    try:
+        # From memory: NumPy leaves the file open where the archive is damaged.
+        stored = io.BytesIO((folder / "split.npz").read_bytes())
+        with np.load(stored, allow_pickle=False) as file:
+            arrays = dict(file)
+        num_test, merged = len(test_labels), bool(arrays["merged"])
+        if merged:
+            num_examples = num_test = num_examples + num_test
+        train = _read_parts(arrays, "train", num_clients, num_examples)
+        val = _read_parts(arrays, "val", num_clients, num_examples)
+        test: TestParts
+        if "test_mask" in arrays:
+            test = ClassTestParts(arrays["test_mask"].reshape(num_clients, -1), test_labels)
+        else:
+            test = IndexTestParts(_read_parts(arrays, "test", num_clients, num_test))
+        return ClientSplit(train, val, test, bool(arrays["permuted"]), merged)
+    except Exception:  # a damaged archive raises nearly anything, and is made again whatever it is
+        return None
+
+
+def _write(folder: Path, split: ClientSplit, counts: np.ndarray, classes: tuple[str, ...], key: str) -> None:
+    folder.mkdir()
+    arrays = {"permuted": np.array(split.permuted), "merged": np.array(split.merged)}
+    for name, parts in (("train", split.train), ("val", split.val)):
+        arrays |= {f"{name}_indices": parts.indices, f"{name}_offsets": parts.offsets}
+    if isinstance(split.test, ClassTestParts):
+        arrays["test_mask"] = split.test.mask
+    else:
+        arrays |= {"test_indices": split.test.parts.indices, "test_offsets": split.test.parts.offsets}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    atomic_write_bytes(folder / "split.npz", buffer.getvalue())
+    atomic_write_text(folder / "key.json", key + "\n")
+    atomic_write_text(folder / "classes.csv", _table(counts, classes))
+    atomic_write_bytes(folder / "classes.png", class_picture(counts, classes))
+
+
+def _table(counts: np.ndarray, classes: tuple[str, ...]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["client", "num_examples", *classes])
+    for client_id, row in enumerate(counts.tolist()):
+        writer.writerow([client_id, sum(row), *row])
+    return text.getvalue()
+
+
+def _publish(made: Path, folder: Path, is_good: Callable[[], bool]) -> None:
+    """Rename a finished folder into place; a good one that came first stays, a damaged one goes."""
+    while True:
+        try:
+            os.rename(made, folder)
+            return
+        except OSError:
+            if not folder.exists():
+                raise
+        if is_good():
+            return
+        with suppress(FileNotFoundError):  # another process may have moved it first
+            os.rename(folder, made.with_name("damaged"))
+        shutil.rmtree(made.with_name("damaged"), ignore_errors=True)
+
+
+def _read_parts(arrays: dict[str, np.ndarray], name: str, num_clients: int, num_examples: int) -> Parts:
+    parts = Parts(arrays[f"{name}_indices"], arrays[f"{name}_offsets"])
+    steps = np.diff(parts.offsets)
+    is_sound = (
+        parts.num_clients == num_clients
+        and parts.offsets[0] == 0
+        and parts.offsets[-1] == len(parts.indices)
+        and steps.min() >= 0
+        and (not len(parts.indices) or 0 <= parts.indices.min() <= parts.indices.max() < num_examples)
+    )
+    if not is_sound:
+        raise ValueError(f"{name} parts do not fit the data set")
+    return parts

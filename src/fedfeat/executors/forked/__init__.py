@@ -1,0 +1,1 @@
+"""Clients' turns in forked processes of one machine."""

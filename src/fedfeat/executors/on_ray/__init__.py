@@ -1,0 +1,1 @@
+"""Clients' turns on the nodes of a Ray cluster."""

@@ -1,0 +1,124 @@
+"""One Lightning fit of many clients, each with weights of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fedfeat.client import ClientModule, QuickModule
+from fedfeat.executors.stacked.stacking import DropoutMasks, Objective, gradients, narrow, restack
+
+if TYPE_CHECKING:
+    from fedfeat.types import Params
+
+PREFIX = "client."
+"""What an `Objective` puts before the names of its client half's tensors."""
+
+
+def trainable(client: ClientModule) -> dict[str, nn.Parameter]:
+    """Give a client half's parameters that train, by the names of its `Objective`."""
+    return {f"{PREFIX}{name}": p for name, p in client.named_parameters() if p.requires_grad}
+
+
+class StackedClients(QuickModule):
+    """Clients of one architecture side by side; a step is one of every client that still has one.
+
+    Args:
+        objective: Around the client half. What all clients have in common is in it.
+        stack: What they do not, (K, *), under the names of its `Objective`; all that trains is among it. Changed in
+            place by the fit.
+        sizes: Examples of each step's batches (steps, K), 0 after a client's last one, which comes no later than that
+            of the client before.
+        seeds: Where each client's dropout starts.
+        differentiate: `executors.stacked.stacking.gradients`, or a compiled one.
+    """
+
+    objective: Objective
+
+    def __init__(
+        self,
+        objective: Objective,
+        stack: Params,
+        sizes: Sequence[Sequence[int]],
+        seeds: Sequence[int] = (),
+        differentiate: Callable[..., tuple[Params, Tensor]] = gradients,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        # Not one of its modules: Lightning looks through them many times a fit, and moves them to and fro.
+        self.__dict__["objective"] = objective
+        trained = {name: nn.Parameter(stack.pop(name)) for name in trainable(objective.client)}
+        self._names = list(trained)
+        self.weights = nn.ParameterList(trained.values())
+        self._fixed = dict(stack)
+        self._sizes, self._seeds, self._differentiate = sizes, seeds, differentiate
+        self._full: dict[nn.Parameter, Tensor] = {}
+        self._counts = self._loss_sums = torch.empty(0)
+        self._masks: DropoutMasks | None = None
+
+    def configure_optimizers(self) -> Optimizer:
+        """Lightning hook: the client half's optimizer, on stacked parameters."""
+        client = self.objective.client
+        optimizer = client.configure_optimizers()
+        restack(optimizer, dict(zip(trainable(client).values(), self.weights, strict=True)))
+        return optimizer
+
+    def on_train_start(self) -> None:
+        """Lightning hook: ready what steps need, on the device."""
+        self.objective.to(self.device).train()
+        self._full = {parameter: parameter.data for parameter in self.weights}
+        self._fixed = {name: tensor.to(self.device) for name, tensor in self._fixed.items()}
+        self._counts = torch.tensor(self._sizes, dtype=torch.float32, device=self.device)
+        self._loss_sums = torch.zeros(len(self.weights[0]), device=self.device)
+        self._masks = DropoutMasks(self.objective.calls, self._seeds, self.device)
+
+    @torch.no_grad()
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Lightning hook: one step of all clients that have one."""
+        inputs, labels = batch
+        sizes = self._sizes[batch_idx][: len(labels)]
+        active = sum(size > 0 for size in sizes)
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, Optimizer)
+        if active < len(self.weights[0]):
+            narrow(optimizer, self._full, active)
+        losses = self._set_gradients(inputs, labels, sizes, active)
+        optimizer.step()
+        self._loss_sums[:active].addcmul_(losses, self._counts[batch_idx, :active])
+
+    def _set_gradients(self, inputs: Tensor, labels: Tensor, sizes: Sequence[int], active: int) -> Tensor:
+        """Give the first clients' weights their gradients, and return their losses (active,)."""
+        count = len(labels)
+        assert self._masks is not None
+        masks = self._masks.draw(sizes, labels.shape[1])
+        fixed = {name: tensor[:count] for name, tensor in self._fixed.items()}
+        parameters = dict(zip(self._names, self.weights, strict=True))
+        own = {
+            name: self._full[p][:count] for name, p in parameters.items() if name not in self.objective.unused
+        }
+        with self.objective.stacked_forms():
+            found, losses = self._differentiate(self.objective, own, fixed, inputs, labels, masks)
+        for name, gradient in found.items():
+            parameters[name].grad = gradient[:active]
+        return losses[:active]
+
+    def on_train_end(self) -> None:
+        """Lightning hook: show the tensors of all clients again."""
+        for parameter, tensor in self._full.items():
+            parameter.grad = None
+            parameter.data = tensor
+
+    def fitted(self) -> Params:
+        """Give the tensors (K, *) of the clients' models, on the CPU."""
+        model = f"{PREFIX}model."
+        trained = dict(zip(self._names, (parameter.data for parameter in self.weights), strict=True))
+        found = trained | self._fixed
+        return {k.removeprefix(model): v.cpu() for k, v in found.items() if k.startswith(model)}
+
+    def loss_sums(self) -> list[float]:
+        """Give each client's sum of losses over the examples that it has seen."""
+        return self._loss_sums.tolist()

@@ -1,0 +1,183 @@
+"""Whether the clients of an experiment can be stacked into one fit; asked at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from fedfeat.client import ClientModule
+from fedfeat.clients.worker import Worker, cause_of
+from fedfeat.errors import ConfigError
+from fedfeat.executors.stacked.batches import PADDED
+from fedfeat.executors.stacked.fit import trainable
+from fedfeat.executors.stacked.stacking import (
+    ELEMENTWISE,
+    DropoutMasks,
+    Objective,
+    dropout_calls,
+    gradients,
+    repeated,
+)
+
+if TYPE_CHECKING:
+    from fedfeat.types import Params
+
+# What a method may override without a word about stacking: they read the module and change nothing.
+_PURE = ("loss", "forward", "cross_entropy", "represent", "become", "observe", "laid_out", "upload_from")
+
+# Largest gap between gradients of a stacked and a single step, relative to the largest gradient: sums in another order.
+_TOLERANCE = {"32-true": 1e-3, "bf16-mixed": 5e-2}
+
+
+class Probe(NamedTuple):
+    """What a step of one client takes.
+
+    Attributes:
+        objective: Around the client half, with what is known of it.
+        saved_bytes: What its forward pass keeps for the backward pass, per example.
+    """
+
+    objective: Objective
+    saved_bytes: float
+
+
+def check_stackable(worker: Worker, executor: str, probed: Callable[[ClientModule], Probe]) -> None:
+    """Refuse an experiment whose clients cannot be stacked.
+
+    Args:
+        worker: The worker.
+        executor: Name of the executor that asks.
+        probed: Gives what `probe` finds of a client half of the worker.
+
+    Raises:
+        ConfigError: The first thing that does not allow it.
+    """
+    reason = _refusal(worker)
+    if reason is not None:
+        raise ConfigError(f"executor must be another than {executor} here, for {reason}.")
+    for module in worker.kinds():
+        try:
+            with torch.random.fork_rng(), _uncompiled(worker):
+                gap = _gap(worker, probed(module).objective)
+        except Exception as error:  # whatever the layers of a network and `vmap` may say
+            raise ConfigError(
+                f"executor must be another than {executor} here, for a step of two clients together fails "
+                f"({cause_of(error)})."
+            ) from error
+        if not gap <= _TOLERANCE[str(worker.lightning.precision)]:
+            raise ConfigError(
+                f"executor must be another than {executor} here, for in a step of two clients together gradients are "
+                f"others than in a step of one (by {gap:.2g} of the largest)."
+            )
+
+
+def _refusal(worker: Worker) -> str | None:
+    trainer, module = worker.trainer, worker.module
+    optimizer = type(module.configure_optimizers())
+    reasons = {
+        f"{type(module).__name__} cannot be stacked: {apart(module)}": apart(module),
+        "batch norm (model, structure) takes its statistics from the examples of one client": worker.drop_singleton,
+        f"{optimizer.__name__} (optimizer) does not step every number by itself": optimizer not in ELEMENTWISE,
+        "optimizer state cannot be kept (federation.opt_state=keep)": worker.settings.keep_optimizer,
+        "a fit runs on one device (trainer.devices)": worker.lightning.world_size > 1,
+        f"trainer.precision={trainer.precision} is neither 32-true nor bf16-mixed":
+            str(worker.lightning.precision) not in _TOLERANCE,
+        "gradients are not clipped (trainer.gradient_clip_val)": trainer.gradient_clip_val is not None,
+        "trainer.channels_last=true has no stacked form": trainer.channels_last,
+        "trainer.extra is made for fits of one client": bool(trainer.extra),
+    }  # fmt: skip
+    return next((text for text, holds in reasons.items() if holds), None)
+
+
+def apart(module: ClientModule) -> str | None:
+    """Give the reason why a client half cannot be stacked, or None.
+
+    Args:
+        module: The client half.
+    """
+    if module.apart:
+        return module.apart
+    for kind in type(module).__mro__:
+        if kind is ClientModule:
+            break
+        if "apart" in vars(kind):
+            continue
+        for name, value in vars(kind).items():
+            if isinstance(value, FunctionType) and hasattr(ClientModule, name) and not _is_pure(name):
+                return f"{kind.__name__} overrides {name} and does not say that it can (ClientModule.apart)"
+    return None
+
+
+def _is_pure(name: str) -> bool:
+    return name in _PURE or name.startswith("__")
+
+
+def probe(worker: Worker, module: ClientModule) -> Probe:
+    """Run the local objective of a client half once and see what it takes.
+
+    Args:
+        worker: The worker.
+        module: A client half of the worker.
+    """
+    inputs, labels = _examples(worker, module)
+    saved: dict[int, int] = {}
+    weights = {tensor.untyped_storage().data_ptr() for tensor in module.state_dict().values()}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def run() -> None:
+        with worker.trainer.autocast(worker.data.device), saved_tensors_hooks(note, lambda tensor: tensor):
+            kept.append(module.loss((inputs, labels)))
+
+    kept: list[Tensor] = []  # alive, so that no storage is counted under the address of another
+    module.to(worker.data.device).train()
+    with _uncompiled(worker):
+        calls = dropout_calls(module, run)
+    own = trainable(module)
+    found = torch.autograd.grad(kept[0], list(own.values()), allow_unused=True)
+    unused = [name for name, gradient in zip(own, found, strict=True) if gradient is None]
+    return Probe(Objective(module, calls, unused), sum(saved.values()) / len(labels))
+
+
+def _uncompiled(worker: Worker) -> AbstractContextManager[None]:
+    """Context for a step or two, for which nothing is compiled."""
+    return torch.compiler.set_stance("force_eager") if worker.trainer.compile else nullcontext()
+
+
+def _gap(worker: Worker, objective: Objective) -> float:
+    """Compare a padded step of two clients with the step of one; 0 where their gradients are the same."""
+    module: ClientModule = objective.client
+    inputs, labels = _examples(worker, module)
+    device, precision = worker.data.device, worker.trainer.autocast
+    own: Params = {name: p for name, p in trainable(module).items() if name not in objective.unused}
+    with precision(device):
+        torch.manual_seed(0)
+        alone = torch.autograd.grad(module.loss((inputs, labels)), list(own.values()))
+        one_more = [torch.cat([part, part.new_full((1, *part.shape[1:]), fill)]) for part, fill in
+                    ((inputs, 0), (labels, PADDED))]  # fmt: skip
+        masks = DropoutMasks(objective.calls, [0, 0], device).draw([len(labels)] * 2, len(labels) + 1)
+        padded = [part.expand(2, *part.shape) for part in one_more]
+        with objective.stacked_forms():
+            together, _ = gradients(objective, repeated(own, 2), {}, padded[0], padded[1], masks)
+    gaps = [(both - one).abs().max() for both, one in zip(together.values(), alone, strict=True)]
+    largest = max(float(one.abs().max()) for one in alone)
+    return float(max(gaps)) / max(largest, torch.finfo(torch.float32).tiny)
+
+
+def _examples(worker: Worker, module: ClientModule) -> tuple[Tensor, Tensor]:
+    """Give inputs (B, ...) and labels (B,) of a client's batch."""
+    counts = [worker.data.num_examples(k) for k in range(worker.data.num_clients)]
+    client_id = next((k for k, count in enumerate(counts) if count > 1), 0)
+    module.begin_turn(1.0, worker.data.class_counts[client_id], worker.data.device)
+    batches = worker.data.train_batches(client_id, worker.settings.seed, 0, worker.settings.batch_size)
+    return next(iter(batches))

@@ -1,0 +1,82 @@
+"""Many clients in one fit: their models stacked along a new axis, step for step what they would do alone."""
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache, partial
+
+import torch
+
+from fedfeat.clients.worker import MAX_ARCHITECTURES, Worker, cause_of
+from fedfeat.errors import ClientError
+from fedfeat.executors.base import Executor
+from fedfeat.executors.stacked.stackable import check_stackable, probe
+from fedfeat.executors.stacked.stacking import gradients
+from fedfeat.executors.stacked.turns import fit_stacked
+from fedfeat.types import Task, Update
+
+_log = logging.getLogger("fedfeat")
+
+# Tensors of the size of the model that a client in training has at most: weights, gradients, two of the optimizer
+# (Adam's), what it received, and temporary ones of a step.
+_MODELS = 6
+
+# Activations are kept for the backward pass, which makes gradients of as much.
+_ACTIVATIONS = 2
+
+
+class VectorizedExecutor(Executor):
+    """One worker that fits as many clients at once as fit into memory.
+
+    Results agree with those of ``serial`` to rounding: sums are in another order.
+
+    Args:
+        build_worker: Makes the worker.
+        memory_mb: What the clients of one fit may take, by a rough count of weights and activations.
+    """
+
+    def __init__(self, build_worker: Callable[[], Worker], memory_mb: float = 1024) -> None:
+        self.worker = build_worker()
+        self._probed = lru_cache(MAX_ARCHITECTURES)(partial(probe, self.worker))
+        check_stackable(self.worker, "vectorized", self._probed)
+        self._differentiate = (
+            torch.compile(gradients, dynamic=False) if self.worker.trainer.compile else gradients
+        )
+        batch = self.worker.data.largest_batch(self.worker.settings.batch_size)
+        model = sum(t.numel() * t.element_size() for t in self.worker.module.state_dict().values())
+        self.bytes_per_client = int(
+            _MODELS * model + _ACTIVATIONS * batch * self._probed(self.worker.module).saved_bytes
+        )
+        self.num_together = max(int(memory_mb * 2**20) // max(self.bytes_per_client, 1), 1)
+
+    def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
+        """Fit the clients, those of one architecture together, as many at a time as fit into memory."""
+        for start in range(0, len(turns), self.num_together):
+            stop = min(start + self.num_together, len(turns))
+            tasks = [turns[position] for position in range(start, stop)]
+            results: dict[int, Update | ClientError] = {}
+            for group in self._groups(tasks):
+                results.update(zip(group, self._together([tasks[i] for i in group]), strict=True))
+            del tasks
+            for position in range(len(results)):
+                yield results.pop(position)
+
+    def _groups(self, tasks: Sequence[Task]) -> list[list[int]]:
+        """Give the positions of tasks that can be one fit; clients without examples, which train nothing, alone."""
+        groups: dict[Hashable, list[int]] = {}
+        for position, task in enumerate(tasks):
+            key = self.worker.networks.key(task.client_id)
+            has_examples = self.worker.data.num_examples(task.client_id) > 0
+            groups.setdefault((True, key) if has_examples else (False, position), []).append(position)
+        return list(groups.values())
+
+    def _together(self, tasks: Sequence[Task]) -> list[Update | ClientError]:
+        if len(tasks) > 1:
+            try:
+                found = self._probed(self.worker.module_of(tasks[0].client_id))
+                return fit_stacked(self.worker, tasks, found.objective, self._differentiate)
+            except Exception as error:
+                # Whose fault it was, if anyone's, shows when everyone trains alone.
+                _log.warning(
+                    "%d clients are fitted one after the other, for together: %s", len(tasks), cause_of(error)
+                )
+        return [self.fit_here(task) for task in tasks]

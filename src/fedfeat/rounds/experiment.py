@@ -1,0 +1,177 @@
+"""One run from first to last: resume, rounds, loggers, checkpoints, summary."""
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedfeat import tree
+from fedfeat.data.federated import FederatedData
+from fedfeat.errors import CheckpointError
+from fedfeat.executors.base import Executor
+from fedfeat.loggers.base import RoundLogger, RunInfo
+from fedfeat.rounds.loop import Progress, first_progress, run_rounds
+from fedfeat.rounds.plan import Plan
+from fedfeat.rounds.signals import Stopping
+from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
+from fedfeat.runs.client_store import ClientStore
+from fedfeat.runs.directory import git_commit, main_accuracy, versions
+from fedfeat.runs.feature_figures import draw_encodings
+from fedfeat.server import Server
+from fedfeat.types import Federation, RoundRecord
+
+_log = logging.getLogger("fedfeat")
+
+
+@dataclass
+class Experiment:
+    """Everything a run needs, built.
+
+    Attributes:
+        info: Name, directory and configuration of the run.
+        config_sha256: Digest of what determines the numbers.
+        algorithm: Name of the method.
+        plan: How the rounds go.
+        server: The server half.
+        executor: Where clients' turns run.
+        data: The federation's data.
+        store: Personal state of clients.
+        checkpoints: Where checkpoints are.
+        loggers: Consumers of the records.
+        checkpoint_every: Rounds between checkpoints.
+        targets: Accuracies whose cost is reported.
+        target_metric: The metric that is to reach them; None is that of `runs.directory.main_accuracy`.
+        is_primary: Whether this process writes; the others only lend their device to the fits (``ddp``).
+    """
+
+    info: RunInfo
+    config_sha256: str
+    algorithm: str
+    plan: Plan
+    server: Server
+    executor: Executor
+    data: FederatedData
+    store: ClientStore
+    checkpoints: CheckpointFolder
+    loggers: Sequence[RoundLogger]
+    checkpoint_every: int
+    targets: Sequence[float]
+    target_metric: str | None = None
+    is_primary: bool = True
+
+    def run(self, stack: ExitStack) -> dict[str, Any]:
+        """Run what is left of the rounds and give the summary; ``stack`` closes the executor and the loggers."""
+        stack.callback(self.executor.close)
+        progress, kept = self._begin()
+        began = time.perf_counter() - kept.get("seconds", 0.0)
+        resumed = progress.round_idx or None
+        for logger in self.loggers:
+            logger.start(replace(self.info, resumed_round=resumed))
+            # An exit and no callback: only exits are told whether an exception ended the run.
+            stack.push(partial(_close, logger))
+        rounds = run_rounds(self.plan, self.server, self.executor, self.data, self.store, progress)
+        # Processes that share a fit would stop in different rounds.
+        stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1))
+        for progress, record in rounds:
+            self._note(kept, record)
+            for logger in self.loggers:
+                logger.log(record)
+            if record.alignment is not None and self.is_primary:
+                self._draw_alignment(record)
+            last = record.round_idx == self.plan.num_rounds
+            due = last or stopping.requested or record.round_idx % self.checkpoint_every == 0
+            if due and record.round_idx:
+                kept["seconds"] = time.perf_counter() - began
+                self._save(progress, kept)
+            stopping.deliver()
+        kept["seconds"] = time.perf_counter() - began
+        return self._summary(progress, kept)
+
+    def _draw_alignment(self, record: RoundRecord) -> None:
+        name = f"encoding_round_{record.round_idx:04d}"
+        path = self.info.run_dir / "figures" / f"{name}.png"
+        draw_encodings(path, {self.info.name: record.alignment}, self.data.dataset.classes)
+        for logger in self.loggers:
+            logger.picture(name, path)
+
+    def _begin(self) -> tuple[Progress, dict[str, Any]]:
+        checkpoint = self.checkpoints.load_latest()
+        if checkpoint is None:
+            worker, counts = self.executor.worker, self.data.class_counts
+            policies = worker.module.policies
+            federation = Federation(
+                len(counts), counts.sum(axis=1), counts, policies, worker.networks, self.plan.seed
+            )
+            return first_progress(self.server.init(worker.module.model, federation)), {"to_target": {}}
+        if checkpoint.config_sha256 != self.config_sha256:
+            raise CheckpointError(
+                f"checkpoints must be of the same configuration, but those in {self.checkpoints.directory} are not."
+            )
+        self.store.restore(checkpoint.manifest)
+        _log.info("Resuming after round %d of %d.", checkpoint.round_idx, self.plan.num_rounds)
+        return Progress(checkpoint.round_idx, checkpoint.server_state, checkpoint.counters), checkpoint.extra
+
+    def _save(self, progress: Progress, kept: dict[str, Any]) -> None:
+        if not self.is_primary:
+            return
+        manifest = self.store.persist()
+        self.checkpoints.save(
+            Checkpoint(
+                progress.round_idx, progress.state, progress.counters, manifest, self.config_sha256, kept
+            )
+        )
+        self.store.collect(self.checkpoints.manifests())
+
+    def _note(self, kept: dict[str, Any], record: RoundRecord) -> None:
+        """Keep the few numbers of the summary that need the whole history."""
+        if not record.evaluated:
+            return
+        metrics = record.metrics
+        kept["final"] = dict(metrics)
+        best = kept.get("best_val")
+        if "val/acc" in metrics and (best is None or metrics["val/acc"] > best["val/acc"]):
+            kept["best_val"] = {"round": record.round_idx, **metrics}
+        accuracy = main_accuracy(metrics, self.target_metric)
+        for target in self.targets:
+            if accuracy is not None and accuracy >= target and str(target) not in kept["to_target"]:
+                kept["to_target"][str(target)] = {
+                    "rounds": record.round_idx,
+                    "bytes": metrics["comm/total_bytes"],
+                    "up_bytes": metrics["comm/up_bytes"],
+                    "examples": metrics["compute/examples"],
+                    "seconds": metrics["time/total_s"],
+                }
+
+    def _summary(self, progress: Progress, kept: dict[str, Any]) -> dict[str, Any]:
+        reached = kept["to_target"]
+        if self.target_metric is not None and self.target_metric not in kept.get("final", {}):
+            _log.warning(
+                "federation.target_metric should name a metric, but none is called %s.", self.target_metric
+            )
+        return {
+            "seed": self.plan.seed,
+            "algorithm": self.algorithm,
+            "num_rounds": self.plan.num_rounds,
+            "final": {key: value for key, value in kept.get("final", {}).items() if np.isfinite(value)},
+            "best_val": kept.get("best_val"),
+            "to_target": {str(target): reached.get(str(target)) for target in self.targets},
+            "weights_sha256": weights_sha256(progress.state, self.store),
+            "config_sha256": self.config_sha256,
+            "versions": versions(),
+            "git_commit": git_commit(),
+            "seconds": kept["seconds"],
+        }
+
+
+def _close(logger: RoundLogger, kind: type[BaseException] | None, *_: Any) -> None:
+    logger.close(failed=kind is not None)
+
+
+def weights_sha256(state: Any, store: ClientStore) -> str:
+    """Digest of all final weights: the server's state and every client's personal tensors."""
+    return tree.sha256([state, [[client_id, store.get(client_id)] for client_id in store]])

@@ -1,0 +1,259 @@
+"""The round loop, the only one: sample, broadcast, fit, aggregate, evaluate, yield."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedfeat.data.federated import FederatedData
+from fedfeat.errors import ClientError
+from fedfeat.executors.base import Executor
+from fedfeat.features.diagnostics import align
+from fedfeat.features.preference import Preferences
+from fedfeat.rounds.evaluation import (
+    Evaluation,
+    client_rows,
+    evaluate_global,
+    evaluate_validation,
+    summarise_clients,
+    summarise_observed,
+    turn_metrics,
+)
+from fedfeat.rounds.plan import Plan
+from fedfeat.rounds.sampling import sample_cohort, sample_stragglers, straggler_steps
+from fedfeat.runs.client_store import ClientStore
+from fedfeat.server import Server
+from fedfeat.tree import ByteCounter, num_bytes
+from fedfeat.types import Answer, RoundRecord, Task, Turns, Update
+
+_log = logging.getLogger(__name__)
+
+_COUNTERS = (
+    "comm/up_bytes",
+    "comm/down_bytes",
+    "comm/total_bytes",
+    "compute/examples",
+    "compute/flops",
+    "time/fit_s",
+    "time/aggregate_s",
+    "time/evaluate_s",
+    "time/total_s",
+)
+
+
+class Progress(NamedTuple):
+    """Where a run stands: everything a restart needs beside the clients' memories.
+
+    Attributes:
+        round_idx: Finished rounds.
+        state: The server's state.
+        counters: Cumulative bytes, examples, FLOPs and seconds.
+    """
+
+    round_idx: int
+    state: Any
+    counters: dict[str, float]
+
+
+def first_progress(state: Any) -> Progress:
+    """Progress before the first round."""
+    return Progress(0, state, dict.fromkeys(_COUNTERS, 0.0))
+
+
+def run_rounds(
+    plan: Plan,
+    server: Server,
+    executor: Executor,
+    data: FederatedData,
+    store: ClientStore,
+    progress: Progress,
+) -> Iterator[tuple[Progress, RoundRecord]]:
+    """Run the rounds after ``progress``, yielding where the run stands and what happened.
+
+    A fresh run first yields the evaluated initial model as round 0.
+
+    Raises:
+        ClientError: A client failed and the plan does not skip failures.
+    """
+    loop = _Loop(plan, server, executor, data, store)
+    if progress.round_idx == 0:
+        counters = dict(progress.counters)
+        found = loop.evaluate(progress.state, 0, {}, counters)
+        progress = progress._replace(counters=counters)
+        metrics = {**counters, **found.metrics}
+        yield progress, RoundRecord(0, (), metrics, True, found.rows, observed=found.observed)
+    while progress.round_idx < plan.num_rounds:
+        progress, record = loop.one_round(progress)
+        yield progress, record
+
+
+class _Loop:
+    def __init__(
+        self, plan: Plan, server: Server, executor: Executor, data: FederatedData, store: ClientStore
+    ) -> None:
+        self.plan, self.server, self.executor, self.data, self.store = plan, server, executor, data, store
+        self.num_examples = data.class_counts.sum(axis=1)
+
+    def one_round(self, progress: Progress) -> tuple[Progress, RoundRecord]:
+        start = time.perf_counter()
+        plan, round_idx = self.plan, progress.round_idx
+        counters = dict(progress.counters)
+        cohort = sample_cohort(plan.seed, round_idx, plan.num_clients, plan.cohort_size, plan.excluded)
+        progress = progress._replace(state=self._surveyed(progress.state, round_idx, cohort, counters))
+        turns: dict[int, dict[str, float]] = {}
+        preferences: dict[int, Preferences] = {}
+        fitting = [0.0]
+        waiting = self._turns(progress, cohort, counters)
+        updates = self._updates(round_idx, waiting, counters, turns, preferences, fitting)
+        state = self.server.aggregate(progress.state, updates)
+        counters["time/fit_s"] += fitting[0]
+        counters["time/aggregate_s"] += time.perf_counter() - start - fitting[0]
+        counters["comm/total_bytes"] = counters["comm/up_bytes"] + counters["comm/down_bytes"]
+        metrics = turn_metrics(turns) | {"clients/failed": float(len(cohort) - len(turns))}
+        evaluated = plan.evaluates(round_idx + 1)
+        # The evaluation's own time is part of the total, so the clock is read after it.
+        found = self.evaluate(state, round_idx + 1, turns, counters) if evaluated else Evaluation()
+        metrics |= found.metrics
+        alignment = align(preferences, plan.probe.pref_neg) if plan.probe else None
+        metrics |= alignment.metrics if alignment else {}
+        counters["time/total_s"] += time.perf_counter() - start
+        metrics = {**counters, **metrics}
+        record = RoundRecord(round_idx + 1, cohort, metrics, evaluated, found.rows, alignment, found.observed)
+        return Progress(round_idx + 1, state, counters), record
+
+    def _surveyed(
+        self, state: Any, round_idx: int, cohort: tuple[int, ...], counters: dict[str, float]
+    ) -> Any:
+        """Let the server share unlabelled inputs and hear the clients about them, where its method does."""
+        survey = self.server.survey(state, round_idx)
+        if survey is None:
+            return state
+        inputs = self.data.unlabelled(survey, self.plan.seed, round_idx)
+        asked = {"none": (), "cohort": cohort, "all": range(self.plan.num_clients)}[survey.answer]
+        waiting = Turns(asked, lambda k: Task(k, round_idx, None, self.store.get(k)))
+
+        def counted(answers: Iterator[Answer]) -> Iterator[Answer]:
+            for answer in answers:
+                counters["compute/flops"] += answer.flops
+                yield answer
+
+        return self.server.hear(state, inputs, counted(self.executor.represent(waiting, inputs)))
+
+    def _turns(self, progress: Progress, cohort: tuple[int, ...], counters: dict[str, float]) -> Turns:
+        plan, round_idx = self.plan, progress.round_idx
+        stragglers = sample_stragglers(plan.seed, round_idx, cohort, plan.straggler_fraction)
+        evaluate = plan.evaluate_local and plan.evaluates(round_idx + 1)
+        num_steps = {k: self._num_steps(round_idx, k, k in stragglers) for k in cohort}
+
+        probe = plan.probes(round_idx + 1)
+        bytes_of = ByteCounter()
+
+        def sent(client_id: int) -> Any:
+            payload = self.server.broadcast(progress.state, client_id)
+            counters["comm/down_bytes"] += bytes_of(payload)
+            return payload
+
+        def make(client_id: int) -> Task:
+            payload, memory = sent(client_id), self.store.get(client_id)
+            return plan.task(round_idx, client_id, num_steps[client_id], payload, memory, evaluate, probe)
+
+        for left_out in (k for k in cohort if not num_steps[k]):
+            sent(left_out)
+        costs = {k: float(steps) for k, steps in num_steps.items() if steps}
+        return Turns(list(costs), make, list(costs.values()))
+
+    def _num_steps(self, round_idx: int, client_id: int, straggles: bool) -> int:
+        """Give the optimizer steps of a client's turn; 0 for a straggler that is left out."""
+        plan, num_examples = self.plan, self.data.num_examples(client_id)
+        num_steps = plan.full_steps(num_examples)
+        if not straggles:
+            return num_steps
+        if plan.drop_stragglers:
+            return 0
+        per_epoch = plan.steps_per_epoch(num_examples)
+        return straggler_steps(plan.seed, round_idx, client_id, num_steps, per_epoch)
+
+    def _updates(
+        self,
+        round_idx: int,
+        waiting: Turns,
+        counters: dict[str, float],
+        turns: dict[int, dict[str, float]],
+        preferences: dict[int, Preferences],
+        fitting: list[float],
+    ) -> Iterator[Update]:
+        results = self.executor.fit(waiting)
+        while True:
+            start = time.perf_counter()
+            found = next(results, None)
+            fitting[0] += time.perf_counter() - start
+            if found is None:
+                return
+            result = self._survived(found)
+            if result is None:
+                continue
+            counters["comm/up_bytes"] += num_bytes(result.payload)
+            counters["compute/examples"] += result.metrics["examples"]
+            counters["compute/flops"] += result.metrics["flops"]
+            turns[result.client_id] = result.metrics
+            if result.preferences is not None:
+                preferences[result.client_id] = result.preferences
+            if result.memory is not None:
+                self.store.put(result.client_id, round_idx + 1, result.memory)
+            yield result
+
+    def _survived(self, result: Update | ClientError) -> Update | None:
+        """Give None for a failed turn, which stops the run unless failures are skipped."""
+        if isinstance(result, Update):
+            return result
+        if not self.plan.skip_failed:
+            raise result
+        _log.warning("%s Skipped.", result)
+        return None
+
+    def evaluate(
+        self, state: Any, round_idx: int, turns: Mapping[int, dict[str, float]], counters: dict[str, float]
+    ) -> Evaluation:
+        start = time.perf_counter()
+        metrics: dict[str, float] = {}
+        accuracies: dict[int, float] = {}
+        losses: dict[int, float] = {}
+        observed: dict[str, tuple[float, ...]] = {}
+        payload = self.server.global_payload(state)
+        if payload is not None:
+            metrics, accuracies, losses = evaluate_global(
+                self.executor, self.data, payload, self.num_examples
+            )
+            if self.data.num_val:
+                metrics |= evaluate_validation(self.executor, payload)
+            observed = {name: tuple(v.tolist()) for name, v in self.executor.observe(payload).items()}
+            metrics |= summarise_observed(observed)
+        personal = self._own_scores(state, range(self.plan.num_clients)) if self.plan.personal else {}
+        final = self._final_scores(state) if self.plan.ends(round_idx) else {}
+        for prefix, found in (("personal", personal), ("local_pre_agg", turns), ("final_all", final)):
+            own = {k: scores["own/acc"] for k, scores in found.items() if "own/acc" in scores}
+            metrics |= summarise_clients(f"{prefix}/acc", own, self.num_examples)
+        rows = client_rows((accuracies, losses), personal, turns, final, self.num_examples)
+        counters["time/evaluate_s"] += time.perf_counter() - start
+        return Evaluation(metrics, rows, observed)
+
+    def _own_scores(self, state: Any, clients: Sequence[int]) -> dict[int, dict[str, float]]:
+        """Score clients' own models as they are."""
+        waiting = Turns(clients, lambda k: Task(k, 0, self.server.broadcast(state, k), self.store.get(k)))
+        return dict(zip(clients, self.executor.evaluate(waiting), strict=True))
+
+    def _final_scores(self, state: Any) -> dict[int, dict[str, float]]:
+        """Score every client after one more fit from what it would receive; nothing of it is kept or counted."""
+        plan = self.plan
+        able = tuple(k for k in range(plan.num_clients) if k not in plan.excluded)
+        state = self._surveyed(state, plan.num_rounds, able, dict.fromkeys(_COUNTERS, 0.0))
+        num_steps = {k: plan.final_steps(self.data.num_examples(k)) for k in able}
+
+        def make(client_id: int) -> Task:
+            payload, memory = self.server.broadcast(state, client_id), self.store.get(client_id)
+            return plan.task(plan.num_rounds, client_id, num_steps[client_id], payload, memory, evaluate=True)
+
+        waiting = Turns(able, make, [float(steps) for steps in num_steps.values()])
+        updates = (self._survived(result) for result in self.executor.fit(waiting))
+        found = {update.client_id: update.metrics for update in updates if update is not None}
+        return found | self._own_scores(state, sorted(plan.excluded))

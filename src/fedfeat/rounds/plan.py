@@ -1,0 +1,110 @@
+"""How the rounds of an experiment go."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedfeat.data.batches import cut
+from fedfeat.features.diagnostics import AlignmentProbe
+from fedfeat.types import Task
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the rounds go.
+
+    Attributes:
+        seed: The experiment's seed.
+        num_rounds: Rounds in all.
+        num_clients: Clients that train.
+        cohort_size: Participants of a round.
+        local_epochs: Passes over a client's data per round; fractions are rounded to whole steps. None with steps.
+        local_steps: Optimizer steps per round, or None.
+        batch_size: Local batch size; None is the whole client.
+        eval_every: Evaluate after every so many rounds, and after the last one.
+        lr_factor: Factor of the learning rate in (round from 0, number of rounds).
+        straggler_fraction: Share of each cohort that finishes only part of its work.
+        drop_stragglers: Leave them out (FedAvg in FedProx's paper) instead of taking their partial work.
+        skip_failed: Go on without a failed client instead of stopping.
+        evaluate_local: Score the cohort's models right after their local fits, on their own test parts.
+        final_epochs: Passes over its data that every client makes once more after the last round, for its score alone;
+            None for no such fit.
+        excluded: Clients that are never in a cohort, but evaluated.
+        personal: Whether clients keep a part of the model, so that all of them are evaluated with their own.
+        probe: When and how the cohort's class preferences are compared, or None.
+        drop_singleton: Whether a last batch of one example is dropped (batch norm).
+        world_size: Processes that share one client's fit.
+    """
+
+    seed: int
+    num_rounds: int
+    num_clients: int
+    cohort_size: int
+    local_epochs: float | None
+    local_steps: int | None
+    batch_size: int | None
+    eval_every: int
+    lr_factor: Callable[[int, int], float]
+    straggler_fraction: float = 0.0
+    drop_stragglers: bool = False
+    skip_failed: bool = False
+    evaluate_local: bool = False
+    final_epochs: float | None = None
+    excluded: frozenset[int] = frozenset()
+    personal: bool = False
+    probe: AlignmentProbe | None = None
+    drop_singleton: bool = False
+    world_size: int = 1
+
+    def task(
+        self,
+        round_idx: int,
+        client_id: int,
+        num_steps: int,
+        payload: Any,
+        memory: Any,
+        evaluate: bool = False,
+        probe: bool = False,
+    ) -> Task:
+        """Make the work of one client in the round that follows ``round_idx`` rounds.
+
+        Args:
+            round_idx: Finished rounds; from the last round on, the learning rate is that of the last round.
+            client_id: The client.
+            num_steps: Its optimizer steps.
+            payload: What the server sends it.
+            memory: What it kept from its last turn, or None.
+            evaluate: See `Task`.
+            probe: See `Task`.
+        """
+        factor = self.lr_factor(min(round_idx, self.num_rounds - 1), self.num_rounds)
+        return Task(client_id, round_idx, payload, memory, num_steps, factor, evaluate, probe)
+
+    def ends(self, round_idx: int) -> bool:
+        """Whether ``round_idx`` rounds are all, and everyone trains once more."""
+        return self.final_epochs is not None and round_idx == self.num_rounds
+
+    def steps_per_epoch(self, num_examples: int) -> int:
+        """Optimizer steps of one pass over so many training examples."""
+        size, kept = cut(num_examples, self.batch_size, self.drop_singleton, self.world_size)
+        return max(math.ceil(kept / size), 1)
+
+    def full_steps(self, num_examples: int) -> int:
+        """Optimizer steps of the full work of a client with so many training examples."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return max(round((self.local_epochs or 1) * self.steps_per_epoch(num_examples)), 1)
+
+    def final_steps(self, num_examples: int) -> int:
+        """Optimizer steps of a client's fit after the last round."""
+        return max(round((self.final_epochs or 0) * self.steps_per_epoch(num_examples)), 1)
+
+    def evaluates(self, round_idx: int) -> bool:
+        """Whether the model after ``round_idx`` rounds is evaluated."""
+        return round_idx % self.eval_every == 0 or round_idx == self.num_rounds
+
+    def probes(self, round_idx: int) -> bool:
+        """Whether the cohort's models of round ``round_idx`` are compared; only evaluated rounds are."""
+        probe = self.probe
+        return probe is not None and self.evaluates(round_idx) and probe.measures(round_idx, self.num_rounds)

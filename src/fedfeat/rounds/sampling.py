@@ -1,0 +1,48 @@
+"""Which clients take part in a round, and how much of their work they finish; pure functions of (seed, round)."""
+
+import math
+
+from fedfeat.errors import ConfigError
+from fedfeat.seeding import numpy_generator
+
+
+def cohort_size(num_clients: int, size: int | None, fraction: float | None) -> int:
+    """Number of participants: ``size``, or max(floor(fraction * num_clients), 1) (FedRep's public code).
+
+    Raises:
+        ConfigError: The size exceeds the number of clients.
+    """
+    if size is None:
+        # The small term keeps floor(0.29 * 100) at 29 although 0.29 * 100 is 28.999... in binary.
+        return max(math.floor((1.0 if fraction is None else fraction) * num_clients + 1e-9), 1)
+    if size > num_clients:
+        rule = f"be at most the number of clients that take part ({num_clients})"
+        raise ConfigError.rule("federation.cohort_size", rule, size)
+    return size
+
+
+def sample_cohort(
+    seed: int, round_idx: int, num_clients: int, size: int, excluded: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
+    """Draw ``size`` distinct clients uniformly among those not excluded, in increasing order of id."""
+    able = [k for k in range(num_clients) if k not in excluded]
+    if size == len(able):
+        return tuple(able)
+    generator = numpy_generator(seed, "cohort", round_idx)
+    return tuple(sorted(able[int(i)] for i in generator.choice(len(able), size, replace=False)))
+
+
+def sample_stragglers(seed: int, round_idx: int, cohort: tuple[int, ...], fraction: float) -> frozenset[int]:
+    """Draw the round's stragglers: round(fraction * cohort) clients (FedProx, section 5.2 of its paper)."""
+    generator = numpy_generator(seed, "stragglers", round_idx)
+    chosen = generator.choice(len(cohort), round(fraction * len(cohort)), replace=False)
+    return frozenset(cohort[int(position)] for position in chosen)
+
+
+def straggler_steps(seed: int, round_idx: int, client_id: int, num_steps: int, steps_per_epoch: int) -> int:
+    """Steps a straggler finishes: uniform whole epochs in [1, E), or steps in [1, num_steps) below two epochs."""
+    generator = numpy_generator(seed, "work", round_idx, client_id)
+    epochs = num_steps // steps_per_epoch
+    if epochs >= 2:
+        return int(generator.integers(1, epochs)) * steps_per_epoch
+    return int(generator.integers(1, num_steps)) if num_steps > 1 else 1

@@ -1,0 +1,77 @@
+"""What a method watches in the server's model over the rounds, value by value: a table and a picture of it."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FOLDER = "observed"
+"""Folder of the tables in a run directory, one file per quantity."""
+
+
+def table_path(run_dir: Path, name: str) -> Path:
+    """Give the table of a quantity such as ``fusion/lambda``: one row per evaluated round, one column per channel."""
+    return run_dir / FOLDER / f"{name.replace('/', '_')}.csv"
+
+
+def read_table(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Read a table: rounds (R,) and values (R, n)."""
+    with open(path, encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    table = np.array([[float(value) for value in row] for row in rows]).reshape(len(rows), len(header))
+    return table[:, 0], table[:, 1:]
+
+
+def channels_figure(rounds: np.ndarray, values: np.ndarray, label: str) -> Figure:
+    """Draw every channel as a line of colours over the rounds, sorted by its last value, above their mean.
+
+    Args:
+        rounds: (R,).
+        values: (R, n).
+        label: What the values are.
+    """
+    from matplotlib.figure import Figure
+
+    several = values.shape[1] > 1
+    figure = Figure(figsize=(6.4, 5.2 if several else 3.0), layout="constrained")
+    panels = figure.subplots(2 if several else 1, 1, sharex=True, squeeze=False)[:, 0]
+    if several:
+        ordered = values[:, np.argsort(values[-1], kind="stable")]
+        edges = np.append(rounds, 2 * rounds[-1] - rounds[-2] if len(rounds) > 1 else rounds[-1] + 1) - 0.5
+        mesh = panels[0].pcolormesh(edges, np.arange(values.shape[1] + 1), ordered.T, cmap="viridis")
+        panels[0].set(ylabel="channels (sorted)")
+        figure.colorbar(mesh, ax=panels[0], label=label)
+        low, high = np.percentile(values, [10, 90], axis=1)
+        panels[-1].fill_between(rounds, low, high, alpha=0.2, linewidth=0, label="10 to 90 % of the channels")
+    panels[-1].plot(
+        rounds,
+        values.mean(axis=1),
+        label="mean" if several else None,
+        marker="." if len(rounds) == 1 else None,
+    )
+    panels[-1].set(xlabel="round", ylabel=label)
+    panels[-1].grid(alpha=0.3)
+    if several:
+        panels[-1].legend(fontsize="small", frameon=False)
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def draw_observed(run_dir: Path) -> dict[str, Path]:
+    """Draw every table of a run directory into its ``figures``; give names and paths."""
+    from fedfeat.runs.figures import save_figure
+
+    paths = {}
+    for table in sorted((run_dir / FOLDER).glob("*.csv")):
+        rounds, values = read_table(table)
+        if len(rounds):
+            paths[table.stem] = run_dir / "figures" / f"{table.stem}.png"
+            save_figure(channels_figure(rounds, values, table.stem.replace("_", " ")), paths[table.stem])
+    return paths

@@ -1,0 +1,27 @@
+"""Values as a person, or a table of one column per key, has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def flatten(tree: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
+    """Turn nested dictionaries into one whose keys are paths; empty dictionaries disappear."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            inner = flatten(value, separator)
+            flat.update({f"{key}{separator}{path}": leaf for path, leaf in inner.items()})
+        else:
+            flat[str(key)] = value
+    return flat
+
+
+def format_bytes(count: float) -> str:
+    """Write a number of bytes with a decimal unit, e.g. ``1.50 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -1,0 +1,152 @@
+"""Every row of the configuration's table of rules."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+from rule_rows import ACCEPTED, REFUSED
+
+from fedfeat.config.rules import RULES, check
+from fedfeat.errors import ConfigError
+
+
+def nested(key, value):
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+@pytest.mark.parametrize(("key", "value", "text"), REFUSED)
+def test_a_broken_rule_is_refused_in_one_sentence(key, value, text):
+    ending = ".*, but it is " + re.escape(repr(value)) + r"\.$"
+    with pytest.raises(ConfigError, match="^" + re.escape(f"{key} must be {text}") + ending):
+        check(nested(key, value))
+
+
+@pytest.mark.parametrize(("key", "value"), ACCEPTED)
+def test_a_good_value_passes(key, value):
+    check(nested(key, value))
+
+
+def test_the_table_has_each_key_once_and_every_row_is_tried():
+    keys = [rule.key for rule in RULES]
+    assert len(set(keys)) == len(keys)
+    assert set(keys) == {key for key, _, _ in REFUSED}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.key)
+def test_null_is_allowed_exactly_where_it_is_optional(rule):
+    if rule.optional:
+        check(nested(rule.key, None))
+    else:
+        with pytest.raises(ConfigError, match=re.escape(rule.key)):
+            check(nested(rule.key, None))
+
+
+@pytest.mark.parametrize(
+    ("federation", "sentence"),
+    [
+        (
+            {"num_clients": 3, "cohort_size": 4},
+            "federation.cohort_size must be at most federation.num_clients (3), but it is 4.",
+        ),
+        (
+            {"num_clients": 3, "held_out": 3},
+            "federation.held_out must be below federation.num_clients (3), but it is 3.",
+        ),
+        (
+            {"num_clients": 3, "held_out": 1, "cohort_size": 3},
+            "federation.cohort_size must be at most federation.num_clients less federation.held_out (2), but it is 3.",
+        ),
+        (
+            {"cohort_size": 2, "fraction": 0.5},
+            "federation.fraction must be null beside federation.cohort_size (2), but it is 0.5.",
+        ),
+        (
+            {"local_epochs": None, "local_steps": None},
+            "federation.local_epochs must be set where federation.local_steps is null, but it is None.",
+        ),
+        (
+            {"local_epochs": 1, "local_steps": 5},
+            "federation.local_steps must be null beside federation.local_epochs (1), but it is 5.",
+        ),
+        (
+            {"target_metric": "local_pre_agg/acc_mean", "evaluate_local": False},
+            "federation.target_metric must be measured: federation.evaluate_local=true does so, but it is "
+            "'local_pre_agg/acc_mean'.",
+        ),
+    ],
+)
+def test_rules_between_keys(federation, sentence):
+    with pytest.raises(ConfigError) as caught:
+        check({"federation": federation})
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "federation",
+    [
+        {"num_clients": 3, "cohort_size": 3, "fraction": None},
+        {"num_clients": 3, "held_out": 0, "cohort_size": 3},
+        {"num_clients": 3, "held_out": 2, "cohort_size": 1},
+        {"cohort_size": None, "fraction": None},
+        {"local_epochs": 1, "local_steps": None},
+        {"local_epochs": None, "local_steps": 1},
+        {"target_metric": "local_pre_agg/acc_mean", "evaluate_local": True},
+        {"target_metric": "global/acc", "evaluate_local": False},
+    ],
+)
+def test_good_pairs_pass(federation):
+    check({"federation": federation})
+
+
+@pytest.mark.parametrize(("source", "fraction"), [("heldout", 0.1), ("train_pool", 0.0)])
+def test_inputs_that_are_held_out_need_some_that_are(source, fraction):
+    def config(fraction):
+        server = {"server": {"rad_source": source}}
+        return {"algorithm": server, "partition": {"val_fraction": fraction}}
+
+    check(config(fraction))
+    if source == "heldout":
+        with pytest.raises(ConfigError) as caught:
+            check(config(0.0))
+        assert str(caught.value) == (
+            "algorithm.server.rad_source must be another where partition.val_fraction is 0, but it is 'heldout'."
+        )
+
+
+def test_a_key_of_the_federation_that_nothing_reads_is_refused():
+    sentence = (
+        r"^federation\.nu must be a known key, but there is none of that name; known there: num_clients, "
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        check({"federation": {"num_clients": 3, "nu": 1}})
+
+
+def test_a_key_at_the_top_that_nothing_reads_is_refused():
+    sentence = r"^nothing must be a known key, but there is none of that name; known there: name, group, seed"
+    with pytest.raises(ConfigError, match=sentence):
+        check({"seed": 0, "nothing": {"deep": 1}})
+
+
+def test_every_key_of_the_default_federation_is_known():
+    text = (Path(__file__).parents[3] / "configs" / "federation" / "default.yaml").read_text()
+    check({"federation": yaml.safe_load(text)})
+
+
+def test_precisions_are_lightnings():
+    from lightning_fabric.connector import _PRECISION_INPUT  # here, for it imports torch
+
+    known = [value for group in get_args(_PRECISION_INPUT) for value in get_args(group)]
+    assert len(known) >= 10
+    for value in known:
+        check({"trainer": {"precision": value}})
+
+
+def test_torch_is_not_imported():
+    code = "import sys, fedfeat.config.rules; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

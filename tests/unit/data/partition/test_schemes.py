@@ -1,0 +1,155 @@
+from pathlib import Path
+
+import hydra
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from fedfeat.data.partition import schemes
+from fedfeat.data.partition.parts import (
+    ClassTestParts,
+    IndexTestParts,
+    class_counts,
+    hold_out,
+    pixel_permutation,
+)
+from fedfeat.errors import ConfigError
+from fedfeat.types import Parts
+
+CONFIGS = Path(__file__).parents[4] / "configs" / "partition"
+TRAIN = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))
+TEST = np.random.default_rng(1).permutation(np.repeat(np.arange(10), 15))
+COLUMNS = {"client": np.arange(600) % 7}, {"client": np.arange(150) % 7}
+
+
+def built(name, **overrides):
+    return hydra.utils.instantiate(OmegaConf.merge(OmegaConf.load(CONFIGS / f"{name}.yaml"), overrides))
+
+
+def cut(scheme, num_clients=10, seed=0, columns=COLUMNS):
+    return scheme.split(TRAIN, TEST, 10, num_clients, seed, *columns)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+def test_every_config_builds_a_scheme_that_splits(name):
+    num_clients = {"subsets": 2, "natural": 7}.get(name, 10)
+    split = cut(built(name, val_fraction=0.1), num_clients)
+    held = np.concatenate([split.train.indices, split.val.indices])
+    assert np.array_equal(np.sort(held), np.arange(600))
+    assert split.train.num_clients == split.val.num_clients == len(split.test.sizes()) == num_clients
+    assert split.permuted == (name == "permuted")
+    whole = cut(built(name), num_clients)
+    assert np.array_equal(whole.test.sizes(), split.test.sizes())
+    assert not len(whole.val.indices)
+
+
+def test_same_seed_same_split_and_another_seed_another():
+    scheme = schemes.NClasses(classes_per_client=3)
+    first, again, other = cut(scheme), cut(scheme), cut(scheme, seed=1)
+    assert np.array_equal(first.train.indices, again.train.indices)
+    assert not np.array_equal(first.train.indices, other.train.indices)
+
+
+def test_test_parts_are_all_test_examples_of_the_clients_classes():
+    split = cut(schemes.NClasses(classes_per_client=3))
+    assert (split.test.sizes() == 45).all()
+    for k in range(10):
+        expected = np.flatnonzero(np.isin(TEST, TRAIN[split.train.of(k)]))
+        assert np.array_equal(split.test.of(k), expected)
+
+
+def test_shards_are_tested_on_disjoint_parts_of_the_classes_they_train():
+    split = cut(schemes.Shards(shards_per_client=2))
+    assert np.array_equal(np.sort(split.test.parts.indices), np.arange(150))
+    for k in range(10):
+        assert set(TEST[split.test.of(k)]) == set(TRAIN[split.train.of(k)])
+
+
+def test_natural_cuts_the_test_set_by_the_same_column_or_else_by_classes():
+    split = cut(schemes.Natural(column="client"), 7)
+    assert split.test.of(3).tolist() == list(range(3, 150, 7))
+    assert isinstance(cut(schemes.Natural(column="client"), 7, columns=(COLUMNS[0], {})).test, ClassTestParts)
+    strange = COLUMNS[0], {"client": np.full(150, 99)}
+    assert isinstance(cut(schemes.Natural(column="client"), 7, columns=strange).test, ClassTestParts)
+
+
+def test_refusals_name_key_and_value():
+    with pytest.raises(ConfigError, match=r"partition.val_fraction must .* but it is 1.0\.$"):
+        schemes.Iid(val_fraction=1.0)
+    with pytest.raises(ConfigError, match=r"partition.column must .*\(client\), but it is 'user'\.$"):
+        cut(schemes.Natural(column="user"))
+    with pytest.raises(ConfigError, match=r"federation.num_clients must equal .*\(2\), but it is 10\.$"):
+        cut(schemes.Subsets(classes=[[0], [1]]))
+    with pytest.raises(ConfigError, match=r"federation.num_clients must be at least 1, but it is 0\.$"):
+        cut(schemes.Iid(), 0)
+
+
+@st.composite
+def random_parts(draw):
+    sizes = draw(st.lists(st.integers(0, 12), min_size=1, max_size=8))
+    indices = np.random.default_rng(draw(st.integers(0, 99))).permutation(sum(sizes))
+    return Parts(indices.astype(np.int64), np.cumsum([0, *sizes]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_parts(), st.floats(0, 0.99), st.integers(0, 99))
+def test_hold_out_takes_its_share_and_leaves_one(parts, fraction, seed):
+    train, val = hold_out(parts, fraction, np.random.default_rng(seed))
+    for k in range(parts.num_clients):
+        size = len(parts.of(k))
+        assert len(val.of(k)) <= fraction * size + 1e-6
+        assert len(train.of(k)) >= min(size, 1)
+        assert sorted([*train.of(k), *val.of(k)]) == sorted(parts.of(k))
+
+
+def test_hold_out_by_hand():
+    rng = np.random.default_rng(0)
+    _, val = hold_out(Parts(np.arange(113), np.array([0, 100, 110, 112, 113])), 0.29, rng)
+    assert np.diff(val.offsets).tolist() == [29, 2, 0, 0]
+    _, most = hold_out(Parts(np.arange(3), np.array([0, 2, 3])), 0.99, rng)
+    assert np.diff(most.offsets).tolist() == [1, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_parts(), st.integers(0, 99))
+def test_both_test_parts_agree_with_a_slow_reference(parts, seed):
+    rng = np.random.default_rng(seed)
+    values = rng.random(len(parts.indices))
+    labels = rng.integers(0, 4, len(parts.indices))
+    by_class = ClassTestParts(rng.random((parts.num_clients, 4)) < 0.5, labels)
+    for test in (IndexTestParts(parts), by_class):
+        lists = [test.of(k) for k in range(parts.num_clients)]
+        assert test.sizes().tolist() == [len(own) for own in lists]
+        slow = [values[own].mean() if len(own) else np.nan for own in lists]
+        np.testing.assert_allclose(test.means(values), slow, rtol=1e-12)
+    for k in range(parts.num_clients):
+        assert by_class.of(k).tolist() == [i for i, label in enumerate(labels) if by_class.mask[k, label]]
+
+
+def test_a_nan_of_one_class_stays_with_its_holders():
+    test = ClassTestParts(np.array([[True, False], [True, True]]), np.array([0, 0, 1]))
+    np.testing.assert_array_equal(test.means(np.array([1.0, 2.0, np.nan])), [1.5, np.nan])
+
+
+def test_class_counts_by_hand():
+    parts = Parts(np.array([0, 1, 3, 2]), np.array([0, 3, 3, 4]))
+    assert class_counts(parts, np.array([1, 1, 0, 2]), 3).tolist() == [[0, 2, 1], [0, 0, 0], [1, 0, 0]]
+
+
+def test_pixel_permutations_are_fixed_per_client():
+    first = pixel_permutation(0, 3, 64)
+    assert np.array_equal(np.sort(first), np.arange(64))
+    assert np.array_equal(first, pixel_permutation(0, 3, 64))
+    assert not np.array_equal(first, pixel_permutation(0, 4, 64))
+    assert not np.array_equal(first, pixel_permutation(1, 3, 64))
+
+
+def test_ten_thousand_clients_store_no_test_lists():
+    labels = np.random.default_rng(0).integers(0, 10, 60_000)
+    split = schemes.Iid().split(labels, labels[:10_000], 10, 10_000, 0)
+    assert split.test.mask.nbytes == 100_000
+    # Per client 6 examples, hence at most 6 classes of about 1000 test examples each.
+    assert 2_000 < split.test.means(np.ones(10_000)).sum() == 10_000
+    assert split.test.sizes().max() < 7_000

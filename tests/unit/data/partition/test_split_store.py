@@ -1,0 +1,179 @@
+import csv
+import multiprocessing
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from fedfeat.data.examples import Dataset, Examples
+from fedfeat.data.partition.picture import class_picture
+from fedfeat.data.partition.schemes import Dirichlet, NClasses, Scheme, Shards
+from fedfeat.data.partition.split_store import load_or_make, read_split
+from fedfeat.errors import DataError
+
+
+def tiny():
+    train = Examples(torch.zeros(60, 1, 2, 2, dtype=torch.uint8), torch.arange(60) % 4)
+    test = Examples(torch.zeros(20, 1, 2, 2, dtype=torch.uint8), torch.arange(20) % 4)
+    return Dataset("tiny", train, test, ("ant", "bee", "cat", "dog"), (0.0,), (1.0,))
+
+
+def make(cache, barrier=None, results=None):
+    if barrier is not None:
+        barrier.wait(60)
+    split = load_or_make(Dirichlet(alpha=0.3, min_size=2), tiny(), 5, 7, cache)
+    if results is not None:
+        results.put(split.train.indices.tolist())
+    return split
+
+
+def same(a, b):
+    pairs = [(a.train, b.train), (a.val, b.val), (a.test, b.test)]
+    flat = [(x, y) for left, right in pairs for x, y in zip(_flat(left), _flat(right), strict=True)]
+    return (
+        all(np.array_equal(x, y) for x, y in flat)
+        and (a.permuted, a.merged) == (b.permuted, b.merged)
+        and type(a.test) is type(b.test)
+    )
+
+
+def _flat(value):
+    return [part for item in value for part in (_flat(item) if isinstance(item, tuple) else [item])]
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        NClasses(classes_per_client=2, val_fraction=0.2),
+        Shards(shards_per_client=4),
+        Shards(shards_per_client=4, merged=True, val_fraction=0.2),
+    ],
+)
+def test_a_stored_split_is_read_back_and_not_made_again(scheme, tmp_path, monkeypatch):
+    first = load_or_make(scheme, tiny(), 6, 0, tmp_path)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path.name for path in files} == {"split.npz", "key.json", "classes.csv", "classes.png"}
+    monkeypatch.setattr(Scheme, "split", lambda *_: pytest.fail("made again"))
+    again = load_or_make(scheme, tiny(), 6, 0, tmp_path)
+    assert same(first, again)
+    assert files == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_everything_the_split_depends_on_is_in_the_key(tmp_path):
+    scheme = NClasses(classes_per_client=2)
+    load_or_make(scheme, tiny(), 6, 0, tmp_path)
+    load_or_make(scheme, tiny(), 6, 1, tmp_path)
+    load_or_make(scheme, tiny(), 4, 0, tmp_path)
+    load_or_make(NClasses(classes_per_client=3), tiny(), 6, 0, tmp_path)
+    other = tiny()
+    other.train.inputs[0, 0, 0, 0] = 1
+    load_or_make(scheme, other, 6, 0, tmp_path)
+    load_or_make(Shards(shards_per_client=2), tiny(), 6, 0, tmp_path)
+    load_or_make(Shards(shards_per_client=2, merged=True), tiny(), 6, 0, tmp_path)
+    assert len(list((tmp_path / "splits").iterdir())) == 7
+
+
+def test_the_table_holds_the_training_counts(tmp_path):
+    split = make(tmp_path)
+    (table,) = tmp_path.rglob("classes.csv")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [int(row["num_examples"]) for row in rows] == np.diff(split.train.offsets).tolist()
+    assert [sum(int(row[name]) for row in rows) for name in ("ant", "bee", "cat", "dog")] == [15] * 4
+
+
+def test_the_table_of_a_merged_split_counts_what_is_left_to_train_on(tmp_path):
+    """20 of each class, of which 4 clients that have them all train on 20 less floor(20/80 * 20)."""
+    split = load_or_make(Shards(shards_per_client=4, distinct=True, merged=True), tiny(), 4, 0, tmp_path)
+    assert split.train.indices.max() >= 60
+    (table,) = tmp_path.rglob("classes.csv")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [int(row["num_examples"]) for row in rows] == [15] * 4
+    labels = np.concatenate([np.arange(60) % 4, np.arange(20) % 4])
+    for k, row in enumerate(rows):
+        expected = np.bincount(labels[split.train.of(k)], minlength=4)
+        assert [int(row[name]) for name in ("ant", "bee", "cat", "dog")] == expected.tolist()
+
+
+def test_a_damaged_split_is_made_again(tmp_path):
+    first = make(tmp_path)
+    (stored,) = tmp_path.rglob("split.npz")
+    whole = stored.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"x" * 100):
+        stored.write_bytes(damaged)
+        assert same(first, make(tmp_path))
+        assert stored.read_bytes() == whole
+    stored.unlink()
+    assert same(first, make(tmp_path))
+    assert [path.name for path in (tmp_path / "splits").iterdir()] == [stored.parent.name]
+
+
+def test_no_flipped_byte_goes_unnoticed(tmp_path):
+    first = make(tmp_path)
+    (stored,) = tmp_path.rglob("split.npz")
+    whole = stored.read_bytes()
+    labels = tiny().test.labels.numpy()
+    noticed = 0
+    for position in np.random.default_rng(0).integers(0, len(whole), 100):
+        stored.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
+        found = read_split(stored.parent, 5, 60, labels)
+        noticed += found is None
+        assert found is None or same(first, found)
+    assert noticed > 50
+
+
+def test_a_split_that_does_not_fit_is_refused(tmp_path):
+    make(tmp_path)
+    (stored,) = tmp_path.rglob("split.npz")
+    labels = tiny().test.labels.numpy()
+    assert read_split(stored.parent, 5, 60, labels) is not None
+    assert read_split(stored.parent, 6, 60, labels) is None
+    assert read_split(stored.parent, 5, 59, labels) is None
+
+
+def test_processes_that_make_the_same_split_agree(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    workers = [context.Process(target=make, args=(tmp_path, barrier, results)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    found = [results.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert found[0] == found[1] == make(tmp_path).train.indices.tolist()
+    (folder,) = (tmp_path / "splits").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"split.npz", "key.json", "classes.csv", "classes.png"}
+
+
+def test_a_split_that_another_process_finished_first_stays(tmp_path, monkeypatch):
+    first = make(tmp_path)
+    (folder,) = (tmp_path / "splits").iterdir()
+    aside = tmp_path / "aside"
+    folder.rename(aside)
+    original = Scheme.split
+
+    def overtaken(*args, **kwargs):
+        shutil.copytree(aside, folder)
+        (folder / "mark").touch()
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(Scheme, "split", overtaken)
+    assert same(first, make(tmp_path))
+    assert (folder / "mark").exists()
+    assert [path.name for path in (tmp_path / "splits").iterdir()] == [folder.name]
+
+
+def test_an_unusable_cache_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "splits").write_text("a file in the way")
+    with pytest.raises(DataError, match=r"^The split cache .*splits must be writable, but it is not: .*\.$"):
+        make(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 10), (1000, 10), (3, 100)])
+def test_the_picture_is_a_png_of_bounded_size(shape):
+    png = class_picture(np.arange(np.prod(shape)).reshape(shape), [f"class {c}" for c in range(shape[1])])
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = np.frombuffer(png[16:24], ">u4")
+    assert 500 <= width <= 1400
+    assert 250 <= height <= 1100

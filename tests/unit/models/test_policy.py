@@ -1,0 +1,50 @@
+import pytest
+from torch import nn
+
+from fedfeat.errors import ConfigError
+from fedfeat.models.policy import PERSONAL, SHARED, describe, keys_with, tensor_policies
+
+
+def network():
+    # The norm layer's name says nothing of its type, as in torchvision's ResNet ("downsample.1").
+    model = nn.Module()
+    model.encoder = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    model.head = nn.Sequential(nn.Linear(2, 3), nn.GroupNorm(1, 3))
+    return model
+
+
+def test_everything_is_shared_by_default():
+    policies = tensor_policies(network())
+    assert set(policies.values()) == {SHARED}
+    assert list(policies) == list(network().state_dict())
+
+
+def test_norm_layers_are_found_by_type():
+    personal = keys_with(tensor_policies(network(), ["norm"]), PERSONAL)
+    assert personal == (
+        "encoder.1.weight",
+        "encoder.1.bias",
+        "encoder.1.running_mean",
+        "encoder.1.running_var",
+        "encoder.1.num_batches_tracked",
+        "head.1.weight",
+        "head.1.bias",
+    )
+
+
+def test_blocks_are_chosen_by_their_whole_name():
+    assert keys_with(tensor_policies(network(), ["head"]), SHARED) == tuple(
+        key for key in network().state_dict() if key.startswith("encoder.")
+    )
+    with pytest.raises(
+        ConfigError, match=r"algorithm.client.personal must name tensors .* but it is 'hea'\."
+    ):
+        tensor_policies(network(), ["hea"])
+
+
+def test_all_keeps_everything():
+    policies = tensor_policies(network(), ["all"])
+    assert set(policies.values()) == {PERSONAL}
+    assert describe(policies) == (
+        "11 tensors: 11 personal (encoder.0.weight, encoder.0.bias, encoder.1.weight, encoder.1.bias, ...)"
+    )

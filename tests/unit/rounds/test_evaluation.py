@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from harness import make_data
+
+from fedfeat.rounds.evaluation import evaluate_global, summarise_clients, weighted_mean
+from fedfeat.types import Scores
+
+
+def test_weighted_mean():
+    assert weighted_mean(np.array([1.0, 2.0, 4.0])) == pytest.approx(7 / 3)
+    assert weighted_mean(np.array([1.0, 2.0, 4.0]), np.array([3, 5, 8])) == 45 / 16
+
+
+def test_clients_are_summed_up_under_the_names_of_the_contract():
+    """Client 2 has no test part; client 3 weighs as much as the two others together."""
+    found = summarise_clients("personal/acc", {0: 0.5, 1: 1.0, 3: 0.0}, np.array([10, 20, 99, 30]))
+    assert found == pytest.approx(
+        {
+            "personal/acc_mean": 0.5,
+            "personal/acc_weighted": (5 + 20) / 60,
+            "personal/acc_std": (1 / 6) ** 0.5,
+            "personal/acc_worst": 0.0,
+            "personal/acc_p10": 0.1,  # a fifth of the way from 0 to .5
+        }
+    )
+    assert summarise_clients("personal/acc", {}, np.array([1])) == {}
+
+
+class Fixed:
+    """Scores the first half of the six test examples as right, with losses 0 to 5."""
+
+    def score(self, payload, indices=None, client_id=None):
+        chosen = np.arange(6) if indices is None else indices
+        return Scores((chosen < 3).astype(float), chosen.astype(float))
+
+
+def test_the_global_model_on_all_and_on_every_client():
+    data = make_data()
+    metrics, accuracies, losses = evaluate_global(Fixed(), data, None, np.array([3, 5, 8]))
+    assert metrics["global/acc"] == 0.5
+    assert metrics["global/loss"] == 2.5
+    assert metrics["global/client_acc_worst"] == 0.5
+    assert accuracies == {0: 0.5, 1: 0.5, 2: 0.5}
+    assert losses == {0: 2.5, 1: 2.5, 2: 2.5}
+
+
+def test_a_model_of_pooled_data_is_scored_on_the_clients_test_parts():
+    metrics, accuracies, _ = evaluate_global(Fixed(), make_data().pooled(), None, np.array([16]))
+    assert len(accuracies) == 3
+    assert metrics["global/client_acc_weighted"] == 0.5

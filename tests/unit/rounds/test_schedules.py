@@ -1,0 +1,25 @@
+import math
+
+import pytest
+
+from fedfeat.rounds.schedules import Constant, Cosine, Exponential, Step
+
+
+def test_constant_is_one():
+    assert [Constant()(r, 5) for r in range(5)] == [1.0] * 5
+
+
+def test_exponential_decays_per_round_down_to_its_floor():
+    schedule = Exponential(gamma=0.5, floor=0.2)
+    assert [schedule(r, 10) for r in range(4)] == [1.0, 0.5, 0.25, 0.2]
+
+
+def test_step_multiplies_after_every_so_many_rounds():
+    assert [Step(every=2, gamma=0.1)(r, 10) for r in range(5)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+
+
+def test_cosine_warms_up_then_falls_along_half_a_cosine():
+    schedule = Cosine(floor=0.1, warmup=2)
+    assert [schedule(r, 6) for r in range(3)] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert schedule(4, 6) == pytest.approx(0.1 + 0.9 * 0.5)
+    assert schedule(5, 6) == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(0.75 * math.pi)))
