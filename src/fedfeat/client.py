@@ -2,39 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from fedfeat.clients.optimizer_state import optimizer_state
-from fedfeat.errors import ConfigError
-from fedfeat.models.class_map import kept_sets
 from fedfeat.models.flops import forward_flops, training_flops
-from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network
 from fedfeat.models.policy import PERSONAL, keys_with, sent_keys, tensor_policies
+from fedfeat.models.softmax_scope import SoftmaxScope, check_scope, outside_scope
 from fedfeat.params import copy_into, select, snapshot
+from fedfeat.types import Setting, Turn, Weights
 
 if TYPE_CHECKING:
-    from fedfeat.types import Params
+    from fedfeat.types import Params, Tensors
 
 Batch = tuple[Tensor, Tensor]
-SoftmaxScope = Literal["all", "kept_groups", "present_classes"]
-
-
-class Weights(NamedTuple):
-    """Payload of weight-averaging methods.
-
-    Attributes:
-        params: The shared tensors of the model under their names, each of its layer's shape.
-    """
-
-    params: dict[str, Tensor]
 
 
 class QuickModule(pl.LightningModule):
@@ -54,33 +40,32 @@ class QuickModule(pl.LightningModule):
 class ClientModule(QuickModule):
     """A model with its local objective; by default that of FedAvg.
 
-    A method overrides `loss` and, where something else crosses the wire, `receive`, `upload` and `payload_type`.
+    A method overrides `loss` and, where more than weights crosses the wire or is kept, `begin_turn`, `upload` and
+    `payload_type`. Whatever modules it sets beside ``model`` follow the device and are stacked with it; those of their
+    parameters that require gradients are trained.
 
     Args:
         model: The network.
         optimizer: Makes the optimizer from parameters and ``lr``.
         personal: What stays with the client, see `models.policy.tensor_policies`.
         channels_last: Keep images and filters in the channels-last layout.
-        softmax_scope: Logits in the local softmax: ``all`` that the network has, those of ``present_classes`` of the
-            client, or of ``kept_groups``, groups that hold one (METHODS 4.3e).
+        softmax_scope: Logits in the local softmax, see `models.softmax_scope`.
 
     Raises:
         ConfigError: ``kept_groups`` for a network without groups.
     """
 
     payload_type: ClassVar[type] = Weights
-    fixed_inputs = False
-    """Whether the method needs the same inputs in every epoch, hence data without augmentation."""
-    resets_optimizer = False
-    """Whether parameters freeze or change their shapes between turns, so that no momentum can be kept."""
     keeps_model = False
-    """Whether a client keeps a whole model of its own, beside what is shared."""
+    """Whether a client has a model of its own beside what is shared, which is scored as such (``personal/*``)."""
+    runs_at_upload = False
+    """Whether `upload` runs the trained modules, for example over ``turn.batches``."""
     apart: str | None = None
     """Why clients cannot be stacked into one fit (`executor=vectorized`), as "it ..."; None where they can: all that
-    tells their turns apart is in `state_dict` after `receive` and `begin_turn`, and `upload_from` gives what they
-    send. A class that overrides more of a turn than `loss` has to have an ``apart`` of its own."""
+    tells their turns apart is in `state_dict` after `receive` and `begin_turn`. A class that overrides more of a turn
+    than `loss` and `upload` has to have an ``apart`` of its own."""
     plain: Callable[[Tensor], Tensor]
-    """From unlabelled inputs as the server sends them to what the network reads; set by the worker."""
+    """From inputs as they are stored to what the network reads; set by the worker."""
 
     def __init__(
         self,
@@ -98,33 +83,58 @@ class ClientModule(QuickModule):
         self.policies = tensor_policies(model, personal)
         self.shared_keys = sent_keys(self.policies)
         self.personal_keys = keys_with(self.policies, PERSONAL)
-        if softmax_scope == "kept_groups" and not isinstance(model, GroupedNetwork):
-            raise ConfigError.rule(
-                "algorithm.client.softmax_scope",
-                "be all or present_classes for a network without groups",
-                softmax_scope,
-            )
+        check_scope(model, softmax_scope)
         self.softmax_scope = softmax_scope
         self._outside: Tensor | None
         self.register_buffer("_outside", None)
-        self.lr_factor = 1.0
-        self.optimizer_memory: dict[str, Tensor] = {}
+        self.lr = self.base_lr
+        self.optimizer_state: dict[int, dict[str, Tensor]] = {}
         self._initial_personal = snapshot(model, self.personal_keys)
         self._loss_sum: Tensor | float = 0.0
         self._num_seen = 0.0
 
-    def receive(self, payload: Any, memory: dict[str, Tensor] | None) -> None:
-        """Become one client: shared tensors from the server, personal ones from memory or the initial model."""
-        copy_into(self.model, payload.params)
-        copy_into(self.model, memory if memory else self._initial_personal)
+    @property
+    def base_lr(self) -> float:
+        """The learning rate before the round's factor."""
+        return float(self.optimizer_factory.keywords["lr"])
 
-    def become(self, payload: Any, memory: dict[str, Tensor] | None) -> None:
-        """Take a client's own model for evaluation: what it received with what it keeps."""
+    def check(self, setting: Setting) -> None:
+        """Refuse a course of the rounds that the method cannot work with.
+
+        Raises:
+            ConfigError: The key that does not fit.
+        """
+
+    def take_personal(self, personal: "Params") -> None:
+        """Take the personal tensors of a client; without any, those of the common initial model."""
+        copy_into(self.model, personal or self._initial_personal)
+
+    def receive(self, payload: Any, memory: Any) -> None:
+        """Become a client that has its personal tensors already, for a turn; here memory is not looked at.
+
+        Args:
+            payload: What the server sends.
+            memory: The method's record of the client's last turn, or None.
+        """
+        copy_into(self.model, payload.params)
+
+    def recall(self, payload: Any, memory: Any) -> None:
+        """Become a client as it is between its turns, for its own model to be scored or asked; as `receive`.
+
+        Args:
+            payload: What the server would send it; None where it is asked before the server sends.
+            memory: As in `receive`.
+        """
         self.receive(payload, memory)
 
-    def represent(self, inputs: Tensor) -> Tensor:
-        """Representation (B, d) of inputs (B, ...): what the last layer reads, without dropout."""
-        return cast(Network, self.model).representation(self.laid_out(inputs))
+    def ready(self, turn: Turn) -> None:
+        """Set what every method has anew in a turn; the worker's, before `begin_turn`."""
+        self.lr = turn.lr
+        self._outside = outside_scope(self.model, self.softmax_scope, turn.class_counts, turn.device)
+        self._loss_sum, self._num_seen = 0.0, 0.0
+
+    def begin_turn(self, turn: Turn) -> None:
+        """Ready the method for one local fit, after `receive`."""
 
     def loss(self, batch: Batch) -> Tensor:
         """Local objective on a batch of inputs (B, ...) and labels (B,); a scalar."""
@@ -137,18 +147,33 @@ class ClientModule(QuickModule):
             logits = logits.masked_fill(self._outside, -torch.inf)
         return functional.cross_entropy(logits, labels)
 
-    def upload(self) -> tuple[Any, dict[str, Tensor] | None]:
-        """Give the payload for the server and the memory to keep (None where nothing is personal)."""
-        return self.upload_from(snapshot(self.model, (*self.shared_keys, *self.personal_keys)))
+    def upload(self, turn: Turn, tensors: "Tensors") -> tuple[Any, Any]:
+        """Give the payload for the server and the method's record to keep, or None; personal tensors are kept anyway.
 
-    def upload_from(self, state: "Params") -> tuple[Any, "Params | None"]:
-        """Give payload and memory of a model with these tensors, shared and personal, which are not copied."""
-        memory = select(state, self.personal_keys) if self.personal_keys else None
-        return Weights(select(state, self.shared_keys)), memory
+        A function of its arguments, which own their tensors: clients that trained together upload one by one.
+
+        Args:
+            turn: The turn, with what was received.
+            tensors: The trained tensors of every part of this module, on the CPU: ``tensors["model"]`` for the network.
+        """
+        return Weights(select(tensors["model"], self.shared_keys)), None
+
+    def answer(self, inputs: Tensor, part: int) -> Any:
+        """Give the method's typed answer to a survey, by the client's own model in eval mode.
+
+        Args:
+            inputs: The survey's inputs as they are stored, (m, ...).
+            part: Inputs to pass at once.
+        """
+        raise NotImplementedError
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits (B, num_classes) of inputs (B, ...)."""
         return self.model(self.laid_out(inputs))
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Logits (B, num_classes) of inputs (B, ...) by the model that the method calls the client's own."""
+        return self(inputs)
 
     def laid_out(self, inputs: Tensor) -> Tensor:
         """Give inputs (B, ...) in the memory layout of the model."""
@@ -172,26 +197,12 @@ class ClientModule(QuickModule):
             self._loss_sum, self._num_seen = self.trainer.strategy.reduce(seen, reduce_op="sum").tolist()
 
     def configure_optimizers(self) -> Optimizer:
-        """Lightning hook: a fresh optimizer at the round's learning rate."""
-        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        base = self.optimizer_factory.keywords["lr"]
-        optimizer = self.optimizer_factory(trainable, lr=base * self.lr_factor)
-        if self.optimizer_memory:
-            state = optimizer_state(self.optimizer_memory)
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        """Lightning hook: a fresh optimizer at the round's learning rate, over whatever of this module trains."""
+        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        optimizer = self.optimizer_factory(trainable, lr=self.lr)
+        if self.optimizer_state:
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": self.optimizer_state})
         return optimizer
-
-    def begin_turn(self, lr_factor: float, class_counts: np.ndarray, device: torch.device) -> None:
-        """Ready the module for one local fit.
-
-        Args:
-            lr_factor: The round's factor on the learning rate.
-            class_counts: The client's training examples per class (C,).
-            device: Where the fit runs.
-        """
-        self.lr_factor = lr_factor
-        self._outside = self._outside_scope(class_counts, device)
-        self._loss_sum, self._num_seen = 0.0, 0.0
 
     def local_steps(self, num_steps: int) -> int:
         """Optimizer steps of this turn, of which the plan has ``num_steps``."""
@@ -204,17 +215,6 @@ class ClientModule(QuickModule):
     def observe(self) -> dict[str, Tensor]:
         """Give quantities of the model that are worth watching over the rounds, each (n,)."""
         return {}
-
-    def _outside_scope(self, class_counts: np.ndarray, device: torch.device) -> Tensor | None:
-        """Mark the classes (C,) that the local softmax leaves out; None for none."""
-        if self.softmax_scope == "all":
-            return None
-        inside = set(np.flatnonzero(class_counts).tolist())
-        if self.softmax_scope == "kept_groups":
-            assert isinstance(self.model, GroupedNetwork)
-            counts = class_counts.tolist()
-            inside = {c for classes in kept_sets(self.model.class_sets, counts) for c in classes}
-        return torch.tensor([c not in inside for c in range(len(class_counts))], device=device)
 
     @cached_property
     def forward_flops_per_example(self) -> float:

@@ -2,11 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from fedfeat.types import Answer, Federation, Survey, Update
+from fedfeat.errors import ConfigError
+from fedfeat.types import Answer, Federation, Setting, Site, Survey, Update, Weights
+
+if TYPE_CHECKING:
+    from fedfeat.types import Params
 
 
 class Server(ABC):
@@ -24,23 +28,27 @@ class Server(ABC):
     needs_everyone: bool = False
     needs_whole_model: bool = False
 
-    def check(self, model: nn.Module) -> None:  # noqa: B027 - most methods take any model
-        """Refuse a model that the method cannot work on, before anything is done.
+    def check(self, model: nn.Module, setting: Setting) -> None:  # noqa: B027 - most methods take any
+        """Refuse a model or a course of the rounds that the method cannot work with, before anything is done.
 
         Raises:
-            UserError: What the model must have.
+            UserError: What the model must have, or the key that does not fit.
         """
+
+    def setup(self, site: Site) -> None:
+        """Note what the method computes with, at every start of a run, resumed or not."""
+        self.site = site
 
     @abstractmethod
     def init(self, model: nn.Module, federation: Federation) -> Any:
         """Make the first state from the common initial model."""
 
     def survey(self, state: Any, round_idx: int) -> Survey | None:
-        """Say which unlabelled inputs the round needs before its fits, and whether clients answer on them; or None."""
+        """Say which unlabelled inputs the round needs before its fits, and who answers on them; or None."""
         return None
 
     def hear(self, state: Any, inputs: Tensor, answers: Iterable[Answer]) -> Any:
-        """Take the survey's inputs and the clients' answers, as they stream in, into the state."""
+        """Take the survey's inputs, as they are stored, and the answers, as they stream in, into the state."""
         raise NotImplementedError
 
     @abstractmethod
@@ -49,8 +57,66 @@ class Server(ABC):
 
     @abstractmethod
     def aggregate(self, state: Any, updates: Iterable[Update]) -> Any:
-        """Consume the round's updates in cohort order and give the new state; ``state`` stays as it is."""
+        """Give the new state from the round's updates, in cohort order; ``state`` stays as it is."""
 
     @abstractmethod
     def global_payload(self, state: Any) -> Any | None:
         """Give the payload that makes a client module the server's model, or None where there is no such model."""
+
+    def newcomer_payload(self, state: Any) -> Any | None:
+        """Give what a client receives that has never taken part, or None where there is nothing for it."""
+        return self.global_payload(state)
+
+
+class AveragingServer(Server):
+    """A server half whose state holds averaged weights, so that another half can be put around it (`Around`)."""
+
+    payload_type: ClassVar[type] = Weights
+
+    @abstractmethod
+    def params(self, state: Any) -> "Params":
+        """Give the averaged tensors that cross the wire."""
+
+    @abstractmethod
+    def with_params(self, state: Any, params: "Params") -> Any:
+        """Give the same state with other averaged tensors, of the same names and shapes."""
+
+    @abstractmethod
+    def broadcast(self, state: Any, client_id: int) -> Weights:
+        """Give the weights for one client."""
+
+    @abstractmethod
+    def global_payload(self, state: Any) -> Weights | None:
+        """Give the averaged model, or None where some of it is personal."""
+
+    def newcomer_payload(self, state: Any) -> Weights:
+        """Give all averaged tensors."""
+        return Weights(self.params(state))
+
+
+class Around(Server):
+    """A server half that lets another one average, and takes what that one takes.
+
+    Args:
+        average: The server half that averages.
+
+    Raises:
+        ConfigError: It does not average weights.
+    """
+
+    def __init__(self, average: AveragingServer) -> None:
+        if not isinstance(average, AveragingServer):
+            rule = "be a server half that averages weights (server.AveragingServer), such as fedavg or fed2"
+            raise ConfigError.rule("algorithm.server.average", rule, type(average).__name__)
+        self.average = average
+        self.accepts_unequal, self.needs_everyone = average.accepts_unequal, average.needs_everyone
+        self.needs_whole_model = average.needs_whole_model
+
+    def check(self, model: nn.Module, setting: Setting) -> None:
+        """Take what the average takes."""
+        self.average.check(model, setting)
+
+    def setup(self, site: Site) -> None:
+        """Note the site, as the average does."""
+        super().setup(site)
+        self.average.setup(site)

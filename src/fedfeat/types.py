@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
+    from contextlib import AbstractContextManager
 
     import numpy as np
+    import torch
     from torch import Tensor
 
-    Params = dict[str, Tensor]
+Params = dict[str, "Tensor"]
+"""Tensors by name, each of any shape."""
+Tensors = Mapping[str, Params]
+"""All tensors of a client half by its parts: ``model``, and whatever modules it has beside it."""
+Source = Literal["train_pool", "heldout", "test_unlabelled", "public"]
+"""Where inputs that everyone sees come from: all clients' training examples, their validation examples, their test
+parts, or another data set (``data@public=cifar100``)."""
 
 
 class Vocabulary(NamedTuple):
@@ -27,6 +35,30 @@ class Vocabulary(NamedTuple):
     vectors: Tensor | None = None
 
 
+class Weights(NamedTuple):
+    """Payload of methods that average weights.
+
+    Attributes:
+        params: The shared tensors of the model under their names, each of its layer's shape.
+    """
+
+    params: Params
+
+
+class Kept(NamedTuple):
+    """What a client keeps from one turn to its next; nothing of it crosses the wire.
+
+    Attributes:
+        personal: Tensors of the model that stay with the client (`models.policy`).
+        memory: The method's own typed record, or None.
+        optimizer: The optimizer's tensors by ``<parameter>/<name>``; empty unless ``federation.opt_state=keep``.
+    """
+
+    personal: Params = {}  # noqa: RUF012 - never changed in place
+    memory: Any = None
+    optimizer: Params = {}  # noqa: RUF012
+
+
 class Update(NamedTuple):
     """What one client hands back after a local fit.
 
@@ -34,7 +66,7 @@ class Update(NamedTuple):
         client_id: The client.
         num_examples: Size of its training set, the weight in sample-weighted averages.
         payload: The method's own typed record; the only part that crosses the wire.
-        memory: Personal tensors to keep until the client's next turn, or None.
+        kept: What the client keeps until its next turn, or None.
         metrics: Scalars of the fit (``train/loss``, ``examples``, ``flops``, ``own/acc``, ...), never tensors.
         preferences: Class preferences of the fitted model where the task asked for them; never sent.
     """
@@ -42,19 +74,19 @@ class Update(NamedTuple):
     client_id: int
     num_examples: int
     payload: Any
-    memory: Params | None
+    kept: Kept | None
     metrics: dict[str, float]
     preferences: Any = None
 
 
 class Task(NamedTuple):
-    """One client's turn in an executor.
+    """What an executor is given to do for one client.
 
     Attributes:
         client_id: The client.
         round_idx: The round, from 0.
         payload: What the server sends.
-        memory: The client's personal tensors, or None before its first turn.
+        kept: What the client kept from its last turn, or None before its first.
         num_steps: Optimizer steps of a fit.
         lr_factor: The round's factor on the learning rate.
         evaluate: Score the client's model on its own test part after the fit.
@@ -64,11 +96,38 @@ class Task(NamedTuple):
     client_id: int
     round_idx: int
     payload: Any
-    memory: Params | None
+    kept: Kept | None
     num_steps: int = 0
     lr_factor: float = 1.0
     evaluate: bool = False
     probe: bool = False
+
+
+class Turn(NamedTuple):
+    """A client's turn, as its client half sees it when it begins and when it uploads.
+
+    Attributes:
+        client_id: The client.
+        round_idx: The round, from 0.
+        payload: What the server has sent.
+        memory: The method's record of the client's last turn, or None before its first.
+        num_steps: Optimizer steps of the fit.
+        lr: Learning rate of the fit.
+        device: Where the fit runs.
+        class_counts: The client's training examples per class, int64 (C,).
+        batches: From a batch size to the client's training examples with labels, (B, ...) and (B,), in their fixed
+            order and without augmentation.
+    """
+
+    client_id: int
+    round_idx: int
+    payload: Any
+    memory: Any
+    num_steps: int
+    lr: float
+    device: torch.device
+    class_counts: np.ndarray
+    batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]]
 
 
 class Turns(Sequence[Task]):
@@ -99,19 +158,21 @@ class Turns(Sequence[Task]):
 
 
 class Survey(NamedTuple):
-    """Unlabelled inputs that the server shares in a round, and who answers with representations of them.
+    """Unlabelled inputs that the server shares in a round, and who answers on them.
 
     Attributes:
-        source: Where they come from, see `FederatedData.unlabelled`.
+        source: Where they come from, see `Source`.
         size: How many.
-        answer: ``none``, ``cohort`` or ``all`` clients.
+        asked: ``none``, ``cohort`` or ``all`` clients.
         augment: Whether the inputs are augmented as training inputs are.
+        counted: Whether answers are bytes that clients send; not where they stand for what a server computes.
     """
 
-    source: str
+    source: Source
     size: int
-    answer: str = "none"
+    asked: Literal["none", "cohort", "all"] = "none"
     augment: bool = False
+    counted: bool = True
 
 
 class Answer(NamedTuple):
@@ -120,14 +181,13 @@ class Answer(NamedTuple):
     Attributes:
         client_id: The client.
         num_examples: Its training examples.
-        kernel: `features.kernels.Kernel`, linear and centred, of the inputs' representation (m, d) by the client's own
-            model: factors, or where d > m the matrix, so that no answer is larger than (m, m).
+        payload: The method's own typed record, see `ClientModule.answer`.
         flops: What it took.
     """
 
     client_id: int
     num_examples: int
-    kernel: Any
+    payload: Any
     flops: float
 
 
@@ -136,6 +196,9 @@ class Networks(Protocol):
 
     def key(self, client_id: int) -> Hashable:
         """Give the key of a client's network."""
+
+    def kinds(self, num_clients: int) -> list[int]:
+        """Name a client of each architecture with layers that the server's network does not have."""
 
     def build(self, key: Hashable = None) -> Any:
         """Build a `models.network.Network` with the common initial weights."""
@@ -159,6 +222,53 @@ class Federation(NamedTuple):
     policies: dict[str, str]
     networks: Networks
     seed: int = 0
+
+
+class Setting(NamedTuple):
+    """How the rounds go, for the halves of a method to refuse what they cannot work with.
+
+    Attributes:
+        algorithm: Name of the method.
+        num_rounds: Rounds in all.
+        num_clients: Clients that train.
+        cohort_size: Participants of a round.
+        local_epochs: Passes over a client's data per round, or None where steps are counted.
+        keeps_optimizer: Whether optimizer state survives from a client's turn to its next.
+        drops_stragglers: Whether some participants of a round send nothing.
+        augmented: Whether training inputs are new in every epoch.
+        sources: Where unlabelled inputs can come from, see `Source`.
+    """
+
+    algorithm: str
+    num_rounds: int
+    num_clients: int
+    cohort_size: int
+    local_epochs: float | None = None
+    keeps_optimizer: bool = False
+    drops_stragglers: bool = False
+    augmented: bool = False
+    sources: tuple[Source, ...] = ("train_pool", "test_unlabelled")
+
+
+class Site(NamedTuple):
+    """What a server half finds where it runs, at every start of a run.
+
+    Attributes:
+        networks: Which network each client runs; None is the key of the server's own.
+        plain: From inputs as they are stored, (B, ...), to what a network reads.
+        device: Where the server computes.
+        autocast: Context in which it computes in the precision of the fits.
+        spend: Adds FLOPs of the server's to ``compute/flops``.
+        examples: From a source, a number of examples and the round to inputs as they are stored, (m, ...), and their
+            labels, (m,), drawn at the address of the round.
+    """
+
+    networks: Networks
+    plain: Callable[[Tensor], Tensor]
+    device: torch.device
+    autocast: Callable[[], AbstractContextManager[Any]]
+    spend: Callable[[float], None]
+    examples: Callable[[Source, int, int], tuple[Tensor, Tensor]]
 
 
 class Scores(NamedTuple):

@@ -12,25 +12,24 @@ Psi-Net trims: with ``structure.trim=true`` a client's network lacks the groups 
 variance with the shared part; group norm's scale and shift go with their group (Psi-Net, section on normalisation).
 Two groups are a pair if their class sets are equal, wherever they stand in a client's network.
 
-The client half is any that speaks `client.Weights`: FedAvg's, FedProx's with its proximal term, ...
+The client half is any that speaks `Weights`: FedAvg's, FedProx's with its proximal term, ...
 """
 
 from collections.abc import Hashable, Iterable
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
 
 from fedfeat.algorithms.paired_mean import PairedMean
-from fedfeat.client import Weights
 from fedfeat.errors import UserError
 from fedfeat.models.group_rows import rows_of, take_rows
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import ClassSets
 from fedfeat.models.policy import GROUPED, is_complete, keys_with, sent_keys
 from fedfeat.params import WeightedMean, select, snapshot
-from fedfeat.server import Server
-from fedfeat.types import Federation, Update
+from fedfeat.server import AveragingServer
+from fedfeat.types import Federation, Setting, Update, Weights
 
 
 class Fed2State(NamedTuple):
@@ -53,7 +52,7 @@ class Fed2State(NamedTuple):
     counts: tuple[tuple[int, ...], ...]
 
 
-class Fed2Server(Server):
+class Fed2Server(AveragingServer):
     """Average the shared part over the cohort and each group over the clients that hold a class of it.
 
     Args:
@@ -64,7 +63,6 @@ class Fed2Server(Server):
             group's classes.
     """
 
-    payload_type: ClassVar[type] = Weights
     accepts_unequal = True
 
     def __init__(
@@ -75,7 +73,7 @@ class Fed2Server(Server):
     ) -> None:
         self.pairing, self.weighting, self.group_weighting = pairing, weighting, group_weighting
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, setting: Setting) -> None:
         """Take group-separated networks only."""
         if not isinstance(model, GroupedNetwork):
             raise UserError(
@@ -117,6 +115,14 @@ class Fed2Server(Server):
     def global_payload(self, state: Fed2State) -> Weights | None:
         """Give the whole model, all groups present, where nothing of it is personal."""
         return Weights(state.params) if state.complete else None
+
+    def params(self, state: Fed2State) -> dict[str, Tensor]:
+        """Give the tensors of the whole network that cross the wire."""
+        return state.params
+
+    def with_params(self, state: Fed2State, params: dict[str, Tensor]) -> Fed2State:
+        """Give the state with others of them."""
+        return state._replace(params=params)
 
     def _rows(self, state: Fed2State, client_id: int) -> dict[str, Tensor] | None:
         return rows_of(state.group_of_row, state.class_sets, state.own_sets[client_id])

@@ -11,15 +11,14 @@ alone, and ``centralized`` has a single client that holds all data.
 """
 
 from collections.abc import Iterable
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from fedfeat.client import Weights
 from fedfeat.models.policy import is_complete, sent_keys
 from fedfeat.params import WeightedMean, snapshot
-from fedfeat.server import Server
-from fedfeat.types import Federation, Update
+from fedfeat.server import AveragingServer
+from fedfeat.types import Federation, Update, Weights
 
 
 class FedAvgState(NamedTuple):
@@ -34,15 +33,13 @@ class FedAvgState(NamedTuple):
     complete: bool
 
 
-class FedAvgServer(Server):
+class FedAvgServer(AveragingServer):
     """Average the clients' weights.
 
     Args:
         weighting: ``samples`` (the paper) or ``uniform`` (the public code of FedRep and FedHeNN). Equal client sizes
             make them the same.
     """
-
-    payload_type: ClassVar[type] = Weights
 
     def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
         self.weighting = weighting
@@ -66,3 +63,11 @@ class FedAvgServer(Server):
     def global_payload(self, state: FedAvgState) -> Weights | None:
         """Give the averaged model where nothing of it is personal."""
         return Weights(state.params) if state.complete else None
+
+    def params(self, state: FedAvgState) -> dict[str, Tensor]:
+        """Give the shared tensors."""
+        return state.params
+
+    def with_params(self, state: FedAvgState, params: dict[str, Tensor]) -> FedAvgState:
+        """Give the state with other shared tensors."""
+        return state._replace(params=params)

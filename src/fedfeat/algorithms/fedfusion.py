@@ -14,19 +14,20 @@ is any server half's, for example Fed2's paired one.
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from fedfeat.client import ClientModule, Weights
-from fedfeat.errors import UserError
+from fedfeat.client import ClientModule
+from fedfeat.config.conditions import interval
+from fedfeat.errors import ConfigError, UserError
 from fedfeat.models.flops import encoder_flops
 from fedfeat.models.fusion import Concat, ConvInit, Fusion, LambdaFusion, Op, fuse, fusion_of
 from fedfeat.models.network import Network
-from fedfeat.params import copy_into, select
-from fedfeat.server import Server
-from fedfeat.types import Federation, Update
+from fedfeat.params import select
+from fedfeat.server import Around, AveragingServer
+from fedfeat.types import Federation, Setting, Update, Weights
 
 
 class FusedModel(NamedTuple):
@@ -72,7 +73,7 @@ class FedFusionClient(ClientModule):
     ) -> None:
         fuse(model, op, lambda_init, conv_init, conv_bias, concat)
         super().__init__(model=model, **arguments)
-        self.fixed_inputs = self.cache_eg = cache_eg
+        self.cache_eg = cache_eg
         if cache_eg:
             self.apart = "it keeps the frozen features of every example (algorithm.client.cache_eg)"
         self._num_cached = 0
@@ -82,13 +83,20 @@ class FedFusionClient(ClientModule):
         """The fusion module."""
         return cast(Fusion, fusion_of(self.model))
 
-    def receive(self, payload: Any, memory: dict[str, Tensor] | None) -> None:
+    def check(self, setting: Setting) -> None:
+        """Refuse a cache of features where inputs are new in every epoch."""
+        super().check(setting)
+        if self.cache_eg and setting.augmented:
+            rule = "be false for data that are augmented (data/transform)"
+            raise ConfigError.rule("algorithm.client.cache_eg", rule, True)
+
+    def receive(self, payload: Any, memory: Any) -> None:
         """Become one client; its E_g is the received E."""
         super().receive(payload, memory)
         frozen = cast(Network, self.model).encoder.state_dict()
         if isinstance(payload, FusedModel):
             frozen = {key.removeprefix("encoder."): tensor for key, tensor in payload.frozen.items()}
-        copy_into(self.fusion.frozen, frozen)
+        self.fusion.frozen.fill(frozen)
 
     @torch.no_grad()
     def prepare(self, batches: Any) -> Any:
@@ -144,7 +152,7 @@ class FedFusionState(NamedTuple):
     versions: dict[int, Any] = {}  # noqa: RUF012 - never changed in place
 
 
-class FedFusionServer(Server):
+class FedFusionServer(Around):
     """Average by another server half, then smooth lambda.
 
     Args:
@@ -160,32 +168,33 @@ class FedFusionServer(Server):
 
     def __init__(
         self,
-        average: Server,
-        ema: float = 0.9,
+        average: AveragingServer,
+        ema: Annotated[float, interval("[0, 1)")] = 0.9,
         eval_eg: Literal["prev", "self"] = "prev",
         stale_clients: bool = False,
     ) -> None:
-        self.average, self.ema, self.eval_eg, self.stale_clients = average, ema, eval_eg, stale_clients
-        self.accepts_unequal = average.accepts_unequal
+        super().__init__(average)
+        self.ema, self.eval_eg, self.stale_clients = ema, eval_eg, stale_clients
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, setting: Setting) -> None:
         """Take networks with a fusion module."""
         if fusion_of(model) is None:
             raise UserError(
                 "algorithm/client must fuse features for algorithm/server=fedfusion: fedfusion does."
             )
-        self.average.check(model)
+        super().check(model, setting)
 
     def init(self, model: nn.Module, federation: Federation) -> FedFusionState:
         """Start from the common initial model, whose E_g is its E."""
         fusion = fusion_of(model)
         assert fusion is not None
         average = self.average.init(model, federation)
+        params = self.average.params(average)
         is_lambda = isinstance(fusion.operator, LambdaFusion)
         smoothed = ("fusion.operator.lambdas",) if is_lambda else ()
         encoder = [f"encoder.{key}" for key in cast(Network, model).encoder.state_dict()]
-        sent = [key for key in encoder if key in average.params]
-        state = FedFusionState(average, smoothed, tuple(sent), select(average.params, sent))
+        sent = [key for key in encoder if key in params]
+        state = FedFusionState(average, smoothed, tuple(sent), select(params, sent))
         if self.stale_clients:
             state = state._replace(received=(0,) * federation.num_clients, versions={0: average})
         return state
@@ -201,9 +210,9 @@ class FedFusionServer(Server):
         average = self.average.aggregate(state.average, _noting(updates, cohort))
         if not cohort:
             return state
-        before, after = state.average.params, average.params
+        before, after = self.average.params(state.average), self.average.params(average)
         smoothed = {key: torch.lerp(before[key], after[key], 1 - self.ema) for key in state.lambda_keys}
-        average = average._replace(params=after | smoothed)
+        average = self.average.with_params(average, after | smoothed)
         state = state._replace(average=average, frozen=select(before, state.encoder_keys))
         return self._hand_out(state, cohort) if self.stale_clients else state
 
@@ -221,6 +230,10 @@ class FedFusionServer(Server):
         return (
             payload if payload is None or self.eval_eg == "self" else FusedModel(payload.params, state.frozen)
         )
+
+    def newcomer_payload(self, state: FedFusionState) -> Weights:
+        """Give E, F and C; its own E_g will be the received E."""
+        return self.average.newcomer_payload(state.average)
 
 
 def _noting(updates: Iterable[Update], cohort: list[int]) -> Iterator[Update]:

@@ -16,21 +16,172 @@ that it gives itself (1 - CKA of .9 in sent140_lstm). dishamakhija/FedHeNN compa
 CIFAR-100.
 """
 
-import math
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
+from torch.nn import functional
 
-from fedfeat.algorithms.fedhenn_client import AlignedWeights
-from fedfeat.features.kernels import Kernel, KernelMean, KernelName, KernelNorm, gaussian_kernel
-from fedfeat.server import Server
-from fedfeat.types import Answer, Federation, Survey, Update
+from fedfeat.algorithms.shared_inputs import SharedInputsServer
+from fedfeat.client import Batch, ClientModule
+from fedfeat.config.conditions import integer, interval
+from fedfeat.errors import ConfigError
+from fedfeat.features.alignment import AlignmentTerm, centred_kernel_, represented
+from fedfeat.features.cka import Hsic
+from fedfeat.features.kernels import Kernel, KernelName
+from fedfeat.models.network import Network, mixes_examples
+from fedfeat.params import copy_into, snapshot
+from fedfeat.server import Around, AveragingServer
+from fedfeat.types import Answer, Federation, Setting, Tensors, Turn, Update
 
-RadSource = Literal["train_pool", "heldout", "test_unlabelled"]
-EtaSchedule = Literal["sqrt", "linear", "const", "log"]
-ETA_SCHEDULES = {"sqrt": math.sqrt, "linear": float, "const": lambda t: 1.0, "log": math.log1p}
-"""Factor of eta_0 in round t, from 0; ``sqrt`` is that of dishamakhija/FedHeNN, without a term in the first round."""
+
+class AlignedWeights(NamedTuple):
+    """Payload in both directions.
+
+    Attributes:
+        params: The model's tensors; empty where a client goes on with its own.
+        inputs: X_t as it is stored, (m, ...), or None in a round without the term.
+        target: Kbar of X_t where the server computes it.
+        eta: Weight of the term.
+    """
+
+    params: dict[str, Tensor]
+    inputs: Tensor | None = None
+    target: Kernel | None = None
+    eta: float = 0.0
+
+
+class OwnModel(NamedTuple):
+    """A client's memory: its last w_k."""
+
+    params: dict[str, Tensor]
+
+
+class FedHeNNClient(ClientModule):
+    """Clients that pull their representation of shared inputs towards a common one.
+
+    Args:
+        kernel: ``linear`` or ``rbf``, see `features.kernels.kernel_of`.
+        sigma_factor: Of rbf.
+        hsic: ``biased`` or ``unbiased``; the biased one of few inputs is too large.
+        rad_batch: Inputs in the term at a step; None takes all of them, as the paper does.
+        rad_every: Steps between two that have the term.
+        repr_at: What is compared: the ``penultimate`` output (the paper), the encoder's ``features`` (of an LSTM its
+            last hidden state, for which that code has a helper), ``logits``, or ``code_swapped``: log-softmax of the
+            logits, while the penultimate output serves as logits, which is what dishamakhija/FedHeNN computes.
+        logits_dropout: Dropout on the logits; .6 in that code.
+        arguments: As in `ClientModule`.
+    """
+
+    payload_type: ClassVar[type] = AlignedWeights
+    keeps_model = True
+    apart = "its term passes over the shared inputs, which no stack of clients holds"
+
+    def __init__(
+        self,
+        *,
+        kernel: KernelName = "linear",
+        sigma_factor: Annotated[float, interval("(0, inf)")] = 0.4,
+        hsic: Hsic = "biased",
+        rad_batch: Annotated[int, integer(4)] | None = 256,
+        rad_every: Annotated[int, integer(1)] = 1,
+        repr_at: Literal["penultimate", "features", "logits", "code_swapped"] = "penultimate",
+        logits_dropout: Annotated[float, interval("[0, 1)")] = 0.0,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(**arguments)
+        if self.personal_keys:
+            rule = "be empty for FedHeNN, whose clients keep a whole model each"
+            raise ConfigError.rule("algorithm.client.personal", rule, list(arguments["personal"]))
+        self.network = cast(Network, self.model)
+        if repr_at == "code_swapped":
+            self._check_swapped()
+        self.rad_every, self.repr_at, self.logits_dropout = rad_every, repr_at, logits_dropout
+        self.term = AlignmentTerm(kernel, sigma_factor, hsic, rad_batch, whole=mixes_examples(self.model))
+        self._initial = snapshot(self.model)
+        self._sent = AlignedWeights({})
+        self._num_steps = 0
+
+    def _check_swapped(self) -> None:
+        classes = self.network.num_classes
+        if self.network.last_layer.in_features < classes:
+            rule = f"be another where the penultimate output is narrower than the {classes} classes"
+            raise ConfigError.rule("algorithm.client.repr_at", rule, "code_swapped")
+        if self.softmax_scope != "all":
+            rule = "be all where algorithm.client.repr_at is code_swapped"
+            raise ConfigError.rule("algorithm.client.softmax_scope", rule, self.softmax_scope)
+
+    def receive(self, payload: AlignedWeights, memory: OwnModel | None) -> None:
+        """Become one client: the server's weights where it sends some, else the client's own."""
+        copy_into(self.model, payload.params or (memory.params if memory else self._initial))
+
+    def recall(self, payload: AlignedWeights | None, memory: OwnModel | None) -> None:
+        """Take a client's own last model, before its first turn the one that it would start from."""
+        sent = payload.params if payload else {}
+        copy_into(self.model, memory.params if memory else sent or self._initial)
+
+    def begin_turn(self, turn: Turn) -> None:
+        """Ready the module for one local fit."""
+        self._sent, self._num_steps = turn.payload, 0
+
+    def prepare(self, batches: Any) -> Any:
+        """Fix the turn's inputs and, where the server sent none, the target: that of the received model."""
+        self.term.begin()
+        if self._sent.inputs is not None:
+            self.to(self._sent.inputs.device).eval()
+            inputs = self.laid_out(self.plain(self._sent.inputs))
+            self.term.fix(inputs, self._sent.target, self.represent)
+            self.train()
+        return batches
+
+    def loss(self, batch: Batch) -> Tensor:
+        """``F_k(w) + eta_t * (1 - CKA(K_k, Kbar))``."""
+        loss = super().loss(batch)
+        has_term = self._sent.inputs is not None and self._num_steps % self.rad_every == 0
+        self._num_steps += 1
+        return loss + self._sent.eta * self.term.distance(self.represent) if has_term else loss
+
+    def upload(self, turn: Turn, tensors: Tensors) -> tuple[AlignedWeights, OwnModel]:
+        """Give the weights to the server and to the client's memory."""
+        # Modules of a pool wait for their next turn, and targets of m x m would add up.
+        self.term.forget()
+        self._sent = AlignedWeights({})
+        return AlignedWeights(tensors["model"]), OwnModel(tensors["model"])
+
+    def answer(self, inputs: Tensor, part: int) -> Kernel:
+        """Give the centred linear kernel of the inputs' representation, of at most m x m numbers."""
+        return centred_kernel_(represented(lambda raw: self.represent(self.plain(raw)), inputs, part))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (B, num_classes) of inputs (B, ...); under ``code_swapped`` the penultimate output (B, d)."""
+        if self.repr_at == "code_swapped":
+            return self.network.last_input(self.laid_out(inputs))
+        return self._logits(inputs)
+
+    def represent(self, inputs: Tensor) -> Tensor:
+        """Representation (B, d) of inputs (B, ...)."""
+        if self.repr_at == "penultimate":
+            return self.network.representation(self.laid_out(inputs))
+        if self.repr_at == "features":
+            return self.network.feature_vector(self.laid_out(inputs))
+        logits = self._logits(inputs)
+        return logits if self.repr_at == "logits" else logits.log_softmax(1)
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        logits = super().forward(inputs)
+        return (
+            functional.dropout(logits, self.logits_dropout, self.training) if self.logits_dropout else logits
+        )
+
+    def turn_metrics(self) -> dict[str, float]:
+        """As `ClientModule`, with the passes of the term: both ways for each input in it, forward for the target.
+
+        Each counts as one through the whole network. The products of the kernels themselves are not counted.
+        """
+        metrics = super().turn_metrics()
+        metrics["flops"] += self.term.num_inputs * self.flops_per_example
+        metrics["flops"] += self.term.num_targets * self.forward_flops_per_example
+        return metrics
 
 
 class FedHeNNState(NamedTuple):
@@ -49,63 +200,32 @@ class FedHeNNState(NamedTuple):
     target: Kernel | None = None
 
 
-class AlignmentServer(Server):
-    """What both servers share: a set of unlabelled inputs per round, and the weight of the term.
-
-    Args:
-        rad_size: m, 5,000 in the paper and 1,000 in dishamakhija/FedHeNN.
-        rad_source: Where X_t comes from, see `FederatedData.unlabelled`; that code takes ``train_pool``.
-        rad_augment: Whether X_t is augmented; in that code it is.
-        eta0: Base weight of the term; .01 in that code, the paper's number is not known.
-        eta_schedule: See `ETA_SCHEDULES`.
-    """
-
-    payload_type: ClassVar[type] = AlignedWeights
-
-    def __init__(
-        self,
-        rad_size: int = 5000,
-        rad_source: RadSource = "train_pool",
-        rad_augment: bool = False,
-        eta0: float = 0.01,
-        eta_schedule: EtaSchedule = "sqrt",
-    ) -> None:
-        self.eta0, self.eta_schedule = eta0, eta_schedule
-        self.rad = Survey(rad_source, rad_size, augment=rad_augment)
-
-    def eta(self, round_idx: int) -> float:
-        """Give eta_t."""
-        return self.eta0 * ETA_SCHEDULES[self.eta_schedule](round_idx)
-
-    def survey(self, state: FedHeNNState, round_idx: int) -> Survey | None:
-        """Share X_t in rounds whose term has a weight."""
-        return self.rad if self.eta(round_idx) else None
-
-    def hear(self, state: FedHeNNState, inputs: Tensor, answers: Iterable[Answer]) -> FedHeNNState:
-        """Keep X_t for the round."""
-        return state._replace(inputs=inputs)
-
-
-class FedHeNNServer(AlignmentServer):
+class FedHeNNServer(SharedInputsServer, Around):
     """Algorithm 1: clients of one architecture, whose weights another server half averages.
 
     Args:
         average: The server half that averages.
-        arguments: As in `AlignmentServer`.
+        arguments: As in `SharedInputsServer`.
     """
 
-    def __init__(self, average: Server, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.average = average
-        self.accepts_unequal = average.accepts_unequal
+    payload_type: ClassVar[type] = AlignedWeights
 
-    def check(self, model: nn.Module) -> None:
+    def __init__(self, average: AveragingServer, **arguments: Any) -> None:
+        SharedInputsServer.__init__(self, **arguments)
+        Around.__init__(self, average)
+
+    def check(self, model: nn.Module, setting: Setting) -> None:
         """Take what the average takes."""
-        self.average.check(model)
+        SharedInputsServer.check(self, model, setting)
+        Around.check(self, model, setting)
 
     def init(self, model: nn.Module, federation: Federation) -> FedHeNNState:
         """Start from the common initial model."""
         return FedHeNNState(0, self.average.init(model, federation))
+
+    def hear(self, state: FedHeNNState, inputs: Tensor, answers: Iterable[Answer]) -> FedHeNNState:
+        """Keep X_t for the round."""
+        return state._replace(inputs=inputs)
 
     def broadcast(self, state: FedHeNNState, client_id: int) -> AlignedWeights:
         """Send w and X_t."""
@@ -121,60 +241,6 @@ class FedHeNNServer(AlignmentServer):
         payload = self.average.global_payload(state.average)
         return None if payload is None else AlignedWeights(payload.params)
 
-
-class FedHeNNHeteroServer(AlignmentServer):
-    """Algorithm 2: clients of any architecture, who share nothing but the mean of their kernels.
-
-    A client's upload is its weights, as in the paper, where the server computes K_j with them. Here that happens where
-    the client's turns run, on the same weights from its memory, and the server sums the kernels up.
-
-    Args:
-        kernel: ``linear`` or ``rbf``; the clients' own.
-        sigma_factor: Of rbf.
-        kernel_norm: ``none`` (the paper's plain mean), or ``fro``: no client counts more for the scale of its kernel.
-        kbar_over: ``all`` clients (Algorithm 2), or the round's ``participants``, as in dishamakhija/FedHeNN.
-        arguments: As in `AlignmentServer`.
-    """
-
-    accepts_unequal = True
-
-    def __init__(
-        self,
-        kernel: KernelName = "linear",
-        sigma_factor: float = 0.4,
-        kernel_norm: KernelNorm = "none",
-        kbar_over: Literal["all", "participants"] = "all",
-        **arguments: Any,
-    ) -> None:
-        super().__init__(**arguments)
-        self.kernel, self.sigma_factor, self.kernel_norm = kernel, sigma_factor, kernel_norm
-        self.rad = self.rad._replace(answer="all" if kbar_over == "all" else "cohort")
-
-    def init(self, model: nn.Module, federation: Federation) -> FedHeNNState:
-        """Start without anything common."""
-        return FedHeNNState(0)
-
-    def hear(self, state: FedHeNNState, inputs: Tensor, answers: Iterable[Answer]) -> FedHeNNState:
-        """Sum the clients' kernels up as they come."""
-        mean = KernelMean(self.kernel_norm)
-        for answer in answers:
-            mean.add(self._kernel(answer))
-        return state._replace(inputs=inputs, target=mean.result())
-
-    def _kernel(self, answer: Answer) -> Kernel:
-        if self.kernel == "linear":
-            return answer.kernel
-        return gaussian_kernel(answer.kernel, self.sigma_factor)
-
-    def broadcast(self, state: FedHeNNState, client_id: int) -> AlignedWeights:
-        """Send Kbar and X_t."""
-        return AlignedWeights({}, state.inputs, state.target, self.eta(state.round_idx))
-
-    def aggregate(self, state: FedHeNNState, updates: Iterable[Update]) -> FedHeNNState:
-        """Let the clients keep what they have, and drop X_t."""
-        for _ in updates:
-            pass
-        return FedHeNNState(state.round_idx + 1)
-
-    def global_payload(self, state: FedHeNNState) -> None:
-        """There is no common model."""
+    def newcomer_payload(self, state: FedHeNNState) -> AlignedWeights:
+        """Give the averaged tensors."""
+        return AlignedWeights(self.average.newcomer_payload(state.average).params)

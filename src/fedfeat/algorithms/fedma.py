@@ -14,25 +14,146 @@ take part in every round. A global layer may be wider than any client's. The aut
 assignments that they have kept; here the server slices it, which gives the same weights in a smaller message.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal, NamedTuple
+import logging
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from fedfeat.algorithms.fedma_client import LayerExchange
-from fedfeat.errors import UserError
+from fedfeat.algorithms.matched import (
+    Assignments,
+    drawn_again,
+    forget_flops,
+    hidden_layers,
+    match_neurons,
+    mean_by_class,
+    params_of_all,
+    take_widths,
+)
+from fedfeat.client import ClientModule
+from fedfeat.config.conditions import interval
+from fedfeat.errors import ConfigError
 from fedfeat.features.chain import as_params, chain_layers, layer_of, sliced
-from fedfeat.features.matching import BBPMap, match_layer
-from fedfeat.features.neurons import Layer, layer_rows, rows_layer
-from fedfeat.params import snapshot
+from fedfeat.features.matching import BBPMap
+from fedfeat.features.neurons import spread_inputs
+from fedfeat.models.policy import MATCHED
+from fedfeat.params import copy_into, select, snapshot
 from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.server import Server
-from fedfeat.types import Federation, Update
+from fedfeat.types import Federation, Setting, Tensors, Turn, Update
 
-Assignments = tuple[Tensor, ...]
-"""For each client, which global neuron each of its neurons became."""
+_log = logging.getLogger("fedfeat")
+
+LAST_LR = 0.1
+LAST_WEIGHT_DECAY = 0.0001
+LAST_EPOCHS = 3
+"""When only the last layer is left: a tenth of the learning rate, weight decay, three times the epochs (IBM/FedMA)."""
+
+
+class LayerExchange(NamedTuple):
+    """Payload in both directions.
+
+    Attributes:
+        params: Down: a whole model in a client's own widths and order, or the global layer that was matched last. Up:
+            the client's next layer.
+        stage: Matched layers of this pass, 0 for a whole model.
+        assignment: Of that layer's global neurons, which each of the client's became, int64 (L_j,).
+        init_seed: Where clients start from weights of their own: the seed that draws them.
+    """
+
+    params: dict[str, Tensor]
+    stage: int = 0
+    assignment: Tensor | None = None
+    init_seed: int | None = None
+
+
+class OwnModel(NamedTuple):
+    """A client's memory: its whole model, in its own widths and order."""
+
+    params: dict[str, Tensor]
+
+
+class FedMAClient(ClientModule):
+    """A client whose layers are matched one after the other, and which trains those that are not yet.
+
+    Args:
+        weight_decay: Until only the last layer trains, in place of the optimizer's, which in comparisons is FedAvg's.
+        arguments: Those of `ClientModule`.
+    """
+
+    payload_type: ClassVar[type] = LayerExchange
+    apart = "its clients have networks of unequal widths"
+
+    def __init__(
+        self, *, weight_decay: Annotated[float, interval("[0, inf)")] = 0.0, **arguments: Any
+    ) -> None:
+        super().__init__(**arguments)
+        self.weight_decay = weight_decay
+        self.layers = chain_layers(self.model)
+        self.policies = dict.fromkeys(self.policies, MATCHED)
+        self._stage = 0
+
+    def check(self, setting: Setting) -> None:
+        """Refuse momentum between turns, whose parameters differ, and rounds that are not even one pass."""
+        if setting.keeps_optimizer:
+            rule = f"be reset for algorithm={setting.algorithm}"
+            raise ConfigError.rule("federation.opt_state", rule, "keep")
+        rounds, left = len(self.layers), setting.num_rounds % len(self.layers)
+        if 0 < setting.num_rounds < rounds:
+            rule = f"be 0 or at least {rounds} for algorithm={setting.algorithm}, a round for each layer of the model"
+            raise ConfigError.rule("federation.num_rounds", rule, setting.num_rounds)
+        if left:
+            _log.warning(
+                "algorithm=%s takes %d rounds for a pass over the model: "
+                "the last %d of federation.num_rounds=%d are lost.",
+                setting.algorithm, rounds, left, setting.num_rounds,
+            )  # fmt: skip
+
+    def receive(self, payload: LayerExchange, memory: OwnModel | None) -> None:
+        """Take a whole model, or put the matched layer into the client's own and let the next one read it."""
+        if payload.stage != self._stage:
+            forget_flops(self)
+        self._stage = payload.stage
+        params = dict(payload.params)
+        if payload.assignment is not None:
+            assert memory is not None
+            done, following = self.layers[self._stage - 1 : self._stage + 1]
+            num_global = len(params[f"{done}.weight"])
+            key = f"{following}.weight"
+            own = memory.params
+            params = {**own, **params, key: spread_inputs(own[key], payload.assignment, num_global)}
+        if payload.init_seed is not None:
+            params = drawn_again(self.model, payload.init_seed)
+        take_widths(self, params)
+        copy_into(self.model, params)
+        for index, name in enumerate(self.layers):
+            self.model.get_submodule(name).requires_grad_(index >= self._stage)
+
+    @property
+    def only_last(self) -> bool:
+        """Whether only the last layer still trains."""
+        return self._stage == len(self.layers) - 1
+
+    def local_steps(self, num_steps: int) -> int:
+        """Steps of a turn."""
+        return LAST_EPOCHS * num_steps if self.only_last else num_steps
+
+    def configure_optimizers(self) -> Optimizer:
+        """Lightning hook: as `ClientModule`, with FedMA's weight decay, and a smaller step for the last layer alone."""
+        optimizer = super().configure_optimizers()
+        for group in optimizer.param_groups:
+            group["lr"] *= LAST_LR if self.only_last else 1
+            group["weight_decay"] = LAST_WEIGHT_DECAY if self.only_last else self.weight_decay
+        return optimizer
+
+    def upload(self, turn: Turn, tensors: Tensors) -> tuple[LayerExchange, OwnModel]:
+        """Give the first layer that is not matched; the whole model stays in the client's memory."""
+        own = tensors["model"]
+        name = self.layers[turn.payload.stage]
+        keys = [key for key in own if key.rpartition(".")[0] == name]
+        return LayerExchange(select(own, keys), turn.payload.stage), OwnModel(own)
 
 
 class FedMAState(NamedTuple):
@@ -80,7 +201,7 @@ class FedMAServer(Server):
     def __init__(self, matching: BBPMap, init: Literal["shared", "independent"] = "shared") -> None:
         self.matching, self.start = matching, init
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, setting: Setting) -> None:
         """Take plain chains of at least two layers."""
         hidden_layers(model)
 
@@ -122,63 +243,3 @@ class FedMAServer(Server):
     def global_payload(self, state: FedMAState) -> LayerExchange:
         """Give the last complete model."""
         return LayerExchange(state.model)
-
-
-def hidden_layers(model: nn.Module) -> tuple[str, ...]:
-    """Name the layers of a network that has some to match, or refuse it."""
-    names = chain_layers(model)
-    if len(names) < 2:
-        raise UserError(
-            f"model must have at least 2 layers where neurons are matched, but this one has {len(names)}."
-        )
-    return names
-
-
-def params_of_all(updates: Iterable[Update], num_clients: int) -> list[dict[str, Tensor]]:
-    """Collect what the clients sent, by client: neurons are compared with each other, so all have to be here at once.
-
-    Raises:
-        UserError: A client is missing.
-    """
-    found = {update.client_id: update.payload.params for update in updates}
-    if len(found) < num_clients:
-        raise UserError(
-            f"All {num_clients} clients must send an update in every round where neurons are matched, but "
-            f"{len(found)} did."
-        )
-    return [found[k] for k in sorted(found)]
-
-
-def match_neurons(
-    layers: Sequence[Layer], draw: np.random.Generator, how: BBPMap
-) -> tuple[Layer, Assignments]:
-    """Match one layer of all clients; give the global layer and, for each client, where its neurons went.
-
-    Args:
-        layers: The layer of every client.
-        draw: Draws the order of clients in each sweep.
-        how: Hyperparameters of the matching.
-    """
-    has_bias = layers[0].bias is not None
-    found = match_layer([layer_rows(layer) for layer in layers], draw, how, has_bias)
-    return rows_layer(found.rows, layers[0]), found.assignments
-
-
-def mean_by_class(layers: list[Layer], class_counts: Tensor) -> Layer:
-    """Average last layers row by row, the row of a class weighted by the clients' examples of it.
-
-    A class that nobody has is averaged over all clients alike.
-
-    Args:
-        layers: Weights (C, d) and biases (C,) of every client.
-        class_counts: (K, C).
-    """
-    counts = class_counts.double()
-    counts = torch.where(counts.sum(0) > 0, counts, torch.ones_like(counts))
-    shares = counts / counts.sum(0)
-    weight = sum(share[:, None] * layer.weight for share, layer in zip(shares, layers, strict=True))
-    dtype = layers[0].weight.dtype
-    if layers[0].bias is None:
-        return Layer(torch.as_tensor(weight).to(dtype), None)
-    bias = sum(share * layer.bias for share, layer in zip(shares, layers, strict=True))
-    return Layer(torch.as_tensor(weight).to(dtype), torch.as_tensor(bias).to(dtype))

@@ -7,14 +7,14 @@ Partial work is a matter of the federation (``federation.straggler_fraction``, `
 every method can be compared under it; FedAvg in the paper drops stragglers (``straggler_policy=drop``).
 """
 
-from copy import deepcopy
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from fedfeat.client import Batch, ClientModule
-from fedfeat.params import copy_into
+from fedfeat.config.conditions import interval
+from fedfeat.models.frozen import FrozenCopy
 
 
 class FedProxClient(ClientModule):
@@ -28,21 +28,21 @@ class FedProxClient(ClientModule):
 
     apart = None  # w^t is in the state dict, so turns can be stacked
 
-    def __init__(self, *, mu: float = 0.001, **arguments: Any) -> None:
+    def __init__(self, *, mu: Annotated[float, interval("[0, inf)")] = 0.001, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.mu = mu
-        self.received = deepcopy(self.model).requires_grad_(False)
+        self.received = FrozenCopy(self.model)
         self._trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
 
-    def receive(self, payload: Any, memory: dict[str, Tensor] | None) -> None:
+    def receive(self, payload: Any, memory: Any) -> None:
         """Become one client and keep w^t."""
         super().receive(payload, memory)
-        copy_into(self.received, self.model.state_dict())
+        self.received.fill(self.model)
 
     def loss(self, batch: Batch) -> Tensor:
         """``F_k(w) + mu / 2 * ||w - w^t||^2`` over what is trained."""
         if self.mu == 0.0:
             return super().loss(batch)
-        own, received = (dict(model.named_parameters()) for model in (self.model, self.received))
+        own, received = dict(self.model.named_parameters()), self.received.named_tensors()
         squares = [(own[name] - received[name]).square().sum() for name in self._trained]
         return super().loss(batch) + 0.5 * self.mu * torch.stack(squares).sum()

@@ -12,15 +12,20 @@ The head never leaves the client: it is personal, and a personal tensor enters n
 ``federation.local_epochs``.
 """
 
+import logging
 from functools import cached_property
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from torch import nn
 
 from fedfeat.client import ClientModule
+from fedfeat.config.conditions import integer
 from fedfeat.models.flops import training_flops
 from fedfeat.models.network import Network
 from fedfeat.models.policy import PERSONAL
+from fedfeat.types import Setting, Turn
+
+_log = logging.getLogger("fedfeat")
 
 
 class FedRepClient(ClientModule):
@@ -34,7 +39,7 @@ class FedRepClient(ClientModule):
 
     apart = "it trains heads and body in turn, and clients of unequal size change over at different steps"
 
-    def __init__(self, *, head_epochs: int = 10, **arguments: Any) -> None:
+    def __init__(self, *, head_epochs: Annotated[int, integer(1)] = 10, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.head_epochs = head_epochs
         self._trainable: list[tuple[nn.Parameter, bool]] = [
@@ -44,9 +49,18 @@ class FedRepClient(ClientModule):
         ]
         self._seen_by_heads = 0.0
 
-    def begin_turn(self, *arguments: Any) -> None:
+    def check(self, setting: Setting) -> None:
+        """Warn where no epoch is left for the body."""
+        super().check(setting)
+        if setting.local_epochs is not None and setting.local_epochs <= self.head_epochs:
+            _log.warning(
+                "algorithm=%s trains heads alone: federation.local_epochs=%g is not above "
+                "algorithm.client.head_epochs=%d.",
+                setting.algorithm, setting.local_epochs, self.head_epochs,
+            )  # fmt: skip
+
+    def begin_turn(self, turn: Turn) -> None:
         """Ready the module for one local fit."""
-        super().begin_turn(*arguments)
         # A fit that failed has not reached its end, and the optimizer takes what is trainable.
         self._train_everything()
         self._seen_by_heads = 0.0

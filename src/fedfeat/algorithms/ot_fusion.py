@@ -14,12 +14,11 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from fedfeat.client import Weights
 from fedfeat.features.chain import as_model, chain_layers, layer_of
 from fedfeat.features.one_shot import ot_align
 from fedfeat.params import WeightedMean, snapshot
 from fedfeat.server import Server
-from fedfeat.types import Federation, Update
+from fedfeat.types import Federation, Setting, Update, Weights
 
 
 class OTFusionState(NamedTuple):
@@ -52,7 +51,7 @@ class OTFusionServer(Server):
     ) -> None:
         self.anchor, self.weighting = anchor, weighting
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, setting: Setting) -> None:
         """Take plain chains of layers."""
         chain_layers(model)
 

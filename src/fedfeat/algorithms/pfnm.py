@@ -13,14 +13,21 @@ matching starts from the last assignments, as in the authors' code; FedMA's is m
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedfeat.algorithms.fedma import Assignments, hidden_layers, match_neurons, mean_by_class, params_of_all
-from fedfeat.algorithms.fedma_client import drawn_again, take_widths
+from fedfeat.algorithms.matched import (
+    Assignments,
+    drawn_again,
+    hidden_layers,
+    match_neurons,
+    mean_by_class,
+    params_of_all,
+    take_widths,
+)
 from fedfeat.client import ClientModule
 from fedfeat.errors import UserError
 from fedfeat.features.chain import as_model, layer_of, sliced
@@ -30,7 +37,7 @@ from fedfeat.features.one_shot import Fused, pfnm
 from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.server import Server
-from fedfeat.types import Federation, Update
+from fedfeat.types import Federation, Setting, Tensors, Turn, Update
 
 
 class WholeNetwork(NamedTuple):
@@ -51,17 +58,16 @@ class PFNMClient(ClientModule):
     payload_type: ClassVar[type] = WholeNetwork
     apart = "its clients have networks of unequal widths"
 
-    def receive(self, payload: WholeNetwork, memory: dict[str, Tensor] | None) -> None:
+    def receive(self, payload: WholeNetwork, memory: Any) -> None:
         """Take a whole model: a client's own slice, or the wider global one."""
         if payload.init_seed is not None:
             payload = WholeNetwork(drawn_again(self.model, payload.init_seed))
         take_widths(self, payload.params)
         super().receive(payload, memory)
 
-    def upload(self) -> tuple[WholeNetwork, dict[str, Tensor] | None]:
+    def upload(self, turn: Turn, tensors: Tensors) -> tuple[WholeNetwork, None]:
         """Give the whole model."""
-        payload, memory = super().upload()
-        return WholeNetwork(payload.params), memory
+        return WholeNetwork(tensors["model"]), None
 
 
 class OneShotState(NamedTuple):
@@ -116,7 +122,7 @@ class OneShotServer(Server):
             former: Assignments of the round before, for each hidden layer; empty in the first round.
         """
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, setting: Setting) -> None:
         """Take plain chains of at least two layers."""
         hidden_layers(model)
 
@@ -155,7 +161,7 @@ class OneShotServer(Server):
 class PFNMServer(OneShotServer):
     """Match multilayer perceptrons from the top down."""
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, setting: Setting) -> None:
         """Take multilayer perceptrons."""
         for name in hidden_layers(model):
             layer = model.get_submodule(name)

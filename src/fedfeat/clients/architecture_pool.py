@@ -103,6 +103,10 @@ class PooledNetworks:
         """Give the name of a client's network."""
         return self.names[client_id]
 
+    def kinds(self, num_clients: int) -> list[int]:
+        """Name a client of each architecture."""
+        return list({self.names[k]: k for k in range(num_clients)}.values())
+
     def build(self, key: Hashable = None) -> Network:
         """Build a client's network, or for None the server's, with the common initial weights."""
         if key is None:

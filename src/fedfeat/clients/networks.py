@@ -32,6 +32,10 @@ class OneNetwork:
     def key(self, client_id: int) -> None:
         """Give None for everyone."""
 
+    def kinds(self, num_clients: int) -> list[int]:
+        """Name no client."""
+        return []
+
     def build(self, key: Hashable = None) -> Network:
         """Build the network."""
         return self._build()
@@ -58,6 +62,10 @@ class TrimmedNetworks:
         """Give the class sets of a client's groups; None if it has all of them."""
         own = self._keys[client_id]
         return None if own == self._whole.class_sets else own
+
+    def kinds(self, num_clients: int) -> list[int]:
+        """Name no client: parts of the server's network, of which there may be thousands, have its kinds of layers."""
+        return []
 
     def build(self, key: Hashable = None) -> Network:
         """Build a client's network, with its part of the common initial weights."""

@@ -1,32 +1,38 @@
 """A worker: client modules, one per architecture, in which the clients take turns, and everything a turn needs."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
 from fedfeat.clients.networks import has_batch_norm
-from fedfeat.clients.optimizer_state import optimizer_tensors, split_memory
+from fedfeat.clients.optimizer_state import optimizer_state, optimizer_tensors
+from fedfeat.clients.scoring import score_examples
+from fedfeat.clients.turns import TrainedTensors, become, cause_of, seed_global_generators
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ClientError
-from fedfeat.features.alignment import centred_kernel_, represented
 from fedfeat.features.diagnostics import AlignmentProbe, on_server_neurons
 from fedfeat.features.preference import Preferences
-from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network
+from fedfeat.params import select
 from fedfeat.seeding import derive_seed
 from fedfeat.tree import is_finite
-from fedfeat.types import Answer, Networks, Scores, Task, Update
+from fedfeat.types import Answer, Kept, Networks, Scores, Task, Turn, Update
 
-# With more architectures than this the least recently used are built again at their next turn.
+if TYPE_CHECKING:
+    from fedfeat.types import Params, Tensors
+
 MAX_ARCHITECTURES = 32
+"""With more the least recently used are built again at their next turn."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +82,8 @@ class Worker:
 
     def kinds(self) -> list[ClientModule]:
         """Modules of all kinds of networks; what one of them refuses is then refused at the start."""
-        if isinstance(self.module.model, GroupedNetwork):
-            # Parts of it have its kinds of layers, and there may be thousands of them.
-            return [self.module]
-        clients = {self.networks.key(k): k for k in range(self.data.num_clients)}
-        return [self.module_of(k) for k in clients.values()]
+        clients = self.networks.kinds(self.data.num_clients)
+        return [self.module_of(client_id) for client_id in clients] or [self.module]
 
     def _make(self, key: Hashable) -> ClientModule:
         with torch.random.fork_rng(devices=[]):
@@ -120,34 +123,83 @@ class Worker:
             update = self._fit(task)
         except Exception as error:
             raise self.failure(task, cause_of(error)) from error
-        if not is_finite(update.payload) or not is_finite(update.memory):
+        if not is_finite(update.payload) or not is_finite(update.kept):
             raise self.failure(task, "its update holds values that are not finite")
         return update
 
     def _fit(self, task: Task) -> Update:
         module = self.module_of(task.client_id)
-        memory, optimizer_state = split_memory(task.memory)
-        module.receive(task.payload, memory)
-        module.begin_turn(task.lr_factor, self.data.class_counts[task.client_id], self.data.device)
+        turn = self.begin(module, task)
         batches = self._batches(task.client_id, task.round_idx)
         with self.trainer.autocast(self.data.device):
             batches = module.prepare(batches)
-        begin_fit(self.lightning, module.local_steps(task.num_steps), max(len(batches), 1))
-        if self.settings.keep_optimizer:
-            module.optimizer_memory = optimizer_state
+        begin_fit(self.lightning, turn.num_steps, max(len(batches), 1))
+        keeps = self.settings.keep_optimizer
+        module.optimizer_state = optimizer_state(task.kept.optimizer) if keeps and task.kept else {}
         # Dropout and other draws from the global generator start at this turn's address.
-        _seed_global_generators(self.fit_seed(task))
+        seed_global_generators(self.fit_seed(task))
         with quiet():
             self.lightning.fit(module, batches)
-        payload, kept = module.upload()
+        state = optimizer_tensors(self.lightning.optimizers[0]) if keeps else {}
+        return self.conclude(module, task, turn, TrainedTensors(module), state)
+
+    def begin(self, module: ClientModule, task: Task) -> Turn:
+        """Make a module the client of a task, ready for its fit."""
+        turn = self.turn(module, task, become(module, task, module.receive))
+        module.ready(turn)
+        module.begin_turn(turn)
+        return turn
+
+    def turn(self, module: ClientModule, task: Task, memory: Any = None) -> Turn:
+        """Give what a client half may know of a task."""
+        return Turn(
+            client_id=task.client_id,
+            round_idx=task.round_idx,
+            payload=task.payload,
+            memory=memory,
+            num_steps=module.local_steps(task.num_steps),
+            lr=module.base_lr * task.lr_factor,
+            device=self.data.device,
+            class_counts=self.data.class_counts[task.client_id],
+            batches=partial(self.data.labelled_batches, task.client_id),
+        )
+
+    def conclude(
+        self,
+        module: ClientModule,
+        task: Task,
+        turn: Turn,
+        tensors: Tensors,
+        optimizer: Params | None = None,
+    ) -> Update:
+        """Give what comes of a turn.
+
+        Args:
+            module: The client half; it holds the trained tensors where it runs at its upload, or is scored.
+            task: The task.
+            turn: The turn.
+            tensors: The trained tensors.
+            optimizer: The optimizer's, where they are kept.
+        """
+        payload, memory = self._uploaded(module, turn, tensors)
+        personal = select(tensors["model"], module.personal_keys) if module.personal_keys else {}
+        keeps = bool(personal or optimizer or memory is not None)
+        kept = Kept(personal, memory, optimizer or {}) if keeps else None
         metrics = module.turn_metrics()
         if task.evaluate:
             metrics |= self.own_score(module, task.client_id)
-        if self.settings.keep_optimizer:
-            kept = (kept or {}) | optimizer_tensors(self.lightning.optimizers[0])
         found = self.preferences(module) if task.probe else None
         num_examples = self.data.num_examples(task.client_id)
         return Update(task.client_id, num_examples, payload, kept, metrics, found)
+
+    def _uploaded(self, module: ClientModule, turn: Turn, tensors: Tensors) -> tuple[Any, Any]:
+        if not module.runs_at_upload:
+            return module.upload(turn, tensors)
+        module.to(self.data.device).eval()
+        with torch.no_grad(), self.trainer.autocast(self.data.device):
+            found = module.upload(turn, tensors)
+        module.train()
+        return found
 
     @cached_property
     def _probe_images(self) -> list[Tensor]:
@@ -165,61 +217,61 @@ class Worker:
     def evaluate_client(self, task: Task) -> dict[str, float]:
         """Score a client's own model on its own test part."""
         module = self.module_of(task.client_id)
-        module.become(task.payload, split_memory(task.memory)[0])
+        become(module, task, module.recall)
         return self.own_score(module, task.client_id)
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples (all of them unless ``indices`` are given)."""
-        self.module.receive(payload, None)
+        self._become_server(payload)
         chosen = np.arange(self.data.num_test) if indices is None else indices
         batches = self.data.test_batches(chosen, self.settings.eval_batch_size, client_id)
-        return self._score(self.module, batches)
+        return self._score(self.module, self.module, batches)
 
     @torch.no_grad()
-    def represent(self, task: Task, inputs: Tensor) -> Answer:
-        """Represent unlabelled inputs (m, ...), as they come from `FederatedData`, by a client's own model."""
+    def answer(self, task: Task, inputs: Tensor) -> Answer:
+        """Have a client answer on a survey's inputs (m, ...), as they come from `FederatedData`, by its own model."""
         module = self.module_of(task.client_id).to(self.data.device)
-        module.become(None, split_memory(task.memory)[0])
+        become(module, task, module.recall)
         module.eval()
         with self.trainer.autocast(self.data.device):
-            found = represented(
-                lambda part: module.represent(self.data.plain(part)), inputs, self.settings.eval_batch_size
-            )
+            found = module.answer(inputs, self.settings.eval_batch_size)
         module.train()
         flops = len(inputs) * module.forward_flops_per_example
-        return Answer(task.client_id, self.data.num_examples(task.client_id), centred_kernel_(found), flops)
+        return Answer(task.client_id, self.data.num_examples(task.client_id), found, flops)
+
+    def _become_server(self, payload: Any) -> None:
+        become(self.module, Task(0, 0, payload, None), self.module.receive)
 
     def observe(self, payload: Any) -> dict[str, Tensor]:
         """Give what the method watches in the server's model."""
-        self.module.receive(payload, None)
+        self._become_server(payload)
         return self.module.observe()
 
     def score_validation(self, payload: Any) -> Scores:
         """Score the server's model on all clients' validation examples."""
-        self.module.receive(payload, None)
-        return self._score(self.module, self.data.val_batches(self.settings.eval_batch_size))
+        self._become_server(payload)
+        return self._score(self.module, self.module, self.data.val_batches(self.settings.eval_batch_size))
 
     def own_score(self, module: ClientModule, client_id: int) -> dict[str, float]:
-        """Score a module as it stands on a client's test part; nothing where the client has none."""
+        """Score the client's own model, as the module stands, on its test part; nothing where the client has none."""
         indices = self.data.test_indices(client_id)
         if not len(indices):
             return {}
         batches = self.data.test_batches(indices, self.settings.eval_batch_size, client_id)
-        scores = self._score(module, batches)
+        scores = self._score(module, module.predict, batches)
         return {"own/acc": float(scores.correct.mean()), "own/loss": float(scores.losses.mean())}
 
-    @torch.inference_mode()
-    def _score(self, module: ClientModule, batches: Iterator[tuple[Tensor, Tensor]]) -> Scores:
-        device = self.data.device
-        module.to(device).eval()
-        correct, losses = [], []
-        with self.trainer.autocast(device):
-            for inputs, labels in batches:
-                logits = module(inputs).float()
-                correct.append(logits.argmax(1) == labels)
-                losses.append(nn.functional.cross_entropy(logits, labels, reduction="none"))
+    def _score(
+        self,
+        module: ClientModule,
+        predict: Callable[[Tensor], Tensor],
+        batches: Iterator[tuple[Tensor, Tensor]],
+    ) -> Scores:
+        module.to(self.data.device).eval()
+        with self.trainer.autocast(self.data.device):
+            scores = score_examples(predict, batches)
         module.train()
-        return Scores(torch.cat(correct).double().cpu().numpy(), torch.cat(losses).double().cpu().numpy())
+        return scores
 
     def _batches(self, client_id: int, round_idx: int) -> Any:
         address = client_id, self.settings.seed, round_idx
@@ -235,15 +287,3 @@ class Worker:
         """Give the error of a turn; ``cause`` ends its sentence."""
         name, seed = f"Client {task.client_id}", self.fit_seed(task)
         return ClientError(f"{name} failed in round {task.round_idx + 1} (seed {seed}): {cause}.")
-
-
-def cause_of(error: Exception) -> str:
-    """Give an error's type and the first line of what it says."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-
-
-def _seed_global_generators(seed: int) -> None:
-    """As `torch.manual_seed`, which without a GPU formats a stack trace for later at every call (0.5 ms)."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)

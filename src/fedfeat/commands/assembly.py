@@ -47,7 +47,7 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     """
     from fedfeat.clients.host import keep_freed_memory, set_threads
     from fedfeat.clients.worker import Worker, WorkerSettings
-    from fedfeat.commands.compatibility import check_halves, check_turns
+    from fedfeat.commands.compatibility import check_method
     from fedfeat.config.arguments import check_targets
     from fedfeat.loggers.base import RunInfo
     from fedfeat.models.policy import describe
@@ -86,8 +86,8 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
     set_threads(trainer.num_threads, module.flops_per_example * batch_size)
     keep_freed_memory()
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
-    check_halves(module, server, networks, data)
-    check_turns(module, server, plan, config["algorithm"]["name"], settings.keep_optimizer)
+    setting = plan.setting(config["algorithm"]["name"], settings.keep_optimizer, data)
+    check_method(module, server, setting, networks, data)
     # After all refusals, which would leave its processes behind.
     executor.start()
     info = RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"])
@@ -121,7 +121,10 @@ def _build_data(cfg: DictConfig, config: dict[str, Any], trainer: "LocalTrainer"
     scheme = hydra.utils.instantiate(cfg.partition, _convert_="all")
     seed, federation = config["seed"], config["federation"]
     split = load_or_make(scheme, dataset, federation["num_clients"], seed, Path(config["paths"]["cache"]))
-    data = FederatedData(dataset, split, transform, seed=seed, device=trainer.device())
+    public = (
+        hydra.utils.instantiate(config["public"]["loader"], _convert_="all") if "public" in config else None
+    )
+    data = FederatedData(dataset, split, transform, seed=seed, device=trainer.device(), public=public)
     # Runs that are opened again may be older than these keys.
     data = data.without(federation.get("held_out", 0))
     data = data.reduced(federation.get("reduced_fraction", 0.0), federation.get("reduced_to", 1.0), seed)
@@ -213,6 +216,7 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", person
         batch_size=federation["batch_size"],
         eval_every=federation["eval_every"],
         lr_factor=hydra.utils.instantiate(cfg.schedule),
+        sampler=hydra.utils.instantiate(cfg.sampler),
         straggler_fraction=federation["straggler_fraction"],
         drop_stragglers=federation["straggler_policy"] == "drop",
         skip_failed=federation["on_client_error"] == "skip",

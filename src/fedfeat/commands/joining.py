@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedfeat.rounds.experiment import Experiment
-    from fedfeat.server import Server
 
 EPOCHS = 60
 """A reading note on Fig. 4 has FedFusion's slowest client there after about as many (METHODS 5.3)."""
@@ -63,19 +62,6 @@ def epochs_to_share(accuracies: np.ndarray, share: float) -> int:
     return int(np.flatnonzero(accuracies >= share * accuracies.max())[0])
 
 
-def joining_payload(server: "Server", state: Any) -> Any:
-    """Give what a new client receives: the server's model, or its shared tensors where it has no whole model.
-
-    FedFusion's comes without the E_g of its evaluation, so that E_g becomes the received extractor.
-    """
-    payload = server.global_payload(state)
-    if payload is not None:
-        return server.payload_type(payload.params)
-    while getattr(state, "average", None) is not None:  # a server half around the one that averages
-        state = state.average
-    return server.payload_type(getattr(state, "params", {}))
-
-
 def let_join(run_dir: Path, epochs: int, lr: float | None = None) -> dict[int, Course]:
     """Let every client that a run has left out join it, each from the run's last model.
 
@@ -97,7 +83,7 @@ def let_join(run_dir: Path, epochs: int, lr: float | None = None) -> dict[int, C
     worker, whole = experiment.executor.worker, experiment.data.whole
     # Nobody knew which groups these clients would need.
     worker.data, worker.networks = whole, OneNetwork(worker.networks.build)
-    payload = joining_payload(experiment.server, checkpoint.server_state)
+    payload = experiment.server.newcomer_payload(checkpoint.server_state)
     newcomers = range(whole.num_clients - held_out, whole.num_clients)
     return {k: _learn(experiment, payload, k, epochs, lr) for k in newcomers}
 
@@ -118,7 +104,7 @@ def _learn(experiment: "Experiment", payload: Any, client_id: int, epochs: int, 
     def score(*_: Any) -> None:
         found.append(worker.own_score(module, client_id))
 
-    factor = 1.0 if lr is None else lr / module.optimizer_factory.keywords["lr"]
+    factor = 1.0 if lr is None else lr / module.base_lr
     num_steps = epochs * worker.steps_per_epoch(client_id)
     # The address is that of the round that would follow, in which this client has drawn nothing.
     task = Task(client_id, experiment.plan.num_rounds, payload, None, num_steps, factor)

@@ -39,6 +39,9 @@ def reopen(
     path = run_dir / "config.yaml"
     if not path.exists():
         raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
+    from fedfeat.rounds.site import site_of
+    from fedfeat.rounds.tally import Meter
+
     cfg = OmegaConf.load(path)
     assert isinstance(cfg, DictConfig)
     for name, group in {"executor": _SERIAL, **groups}.items():
@@ -46,6 +49,7 @@ def reopen(
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     check(config)
     experiment = build_experiment(cfg, config, run_dir)
+    experiment.server.setup(site_of(experiment.executor.worker, Meter().spend))
     folder = experiment.checkpoints
     checkpoint = folder.load_latest() if round_idx is None else folder.load(round_idx)
     if checkpoint is None:

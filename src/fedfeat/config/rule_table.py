@@ -41,7 +41,7 @@ _NOT_NEGATIVE = interval("[0, inf)")
 
 KEYS = (
     *("name", "group", "seed", "debug", "resume"),
-    *("data", "partition", "model", "structure", "pool", "algorithm"),
+    *("data", "public", "partition", "model", "structure", "pool", "algorithm", "sampler"),
     *("optimizer", "schedule", "trainer", "executor"),
     *("federation", "diagnostics", "logger", "paths", "arms", "published"),
 )
@@ -175,7 +175,7 @@ RULES = (
 )
 
 REQUIRED = (
-    *(key for key in KEYS if key not in ("arms", "published")),
+    *(key for key in KEYS if key not in ("arms", "published", "public")),
     *(rule.key for rule in RULES if rule.key.startswith("federation.")),
     *("algorithm.name", "algorithm.pooled", "algorithm.client", "algorithm.server"),
     *("data.loader", "data.transform", "paths.cache"),

@@ -24,7 +24,7 @@ from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import ClientPixels
 from fedfeat.data.unlabelled import draw_unlabelled
 from fedfeat.seeding import derive_seed, numpy_generator
-from fedfeat.types import Survey
+from fedfeat.types import Source, Survey
 
 if TYPE_CHECKING:
     from fedfeat.data.examples import Dataset
@@ -42,6 +42,7 @@ class FederatedData:
         transform: Augmentation and normalisation.
         seed: The experiment's seed; gives the clients' pixel permutations where the split asks for them.
         device: Where inputs and labels are kept.
+        public: Another data set, whose training examples servers may share (`types.Source`).
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class FederatedData:
         *,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        public: "Dataset | None" = None,
     ) -> None:
         dataset, split = cut_anew(dataset, split)
         self.dataset, self.split, self.device = dataset, split, torch.device(device)
         self._train, self._test = dataset.train.to(self.device), dataset.test.to(self.device)
         self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device)
         self._pixels = ClientPixels(dataset, split, seed, self.device) if split.permuted else None
+        self._public = public.train.to(self.device) if public else None
         self._whole: FederatedData | None = None
 
     @property
@@ -177,13 +180,31 @@ class FederatedData:
 
     def unlabelled(self, survey: Survey, seed: int, round_idx: int) -> Tensor:
         """Give a round's unlabelled inputs as they are stored, (m, ...); augmented ones as the network reads them."""
-        chosen = self._on_device(draw_unlabelled(self.split, survey, seed, round_idx))
-        examples = self._test if survey.source == "test_unlabelled" else self._train
+        inputs, _ = self.shared_examples(survey.source, survey.size, seed, round_idx)
         if not survey.augment:
-            return examples.inputs[chosen]
+            return inputs
         generator = torch.Generator(self.device)
         generator.manual_seed(derive_seed(seed, "unlabelled augmentation", round_idx))
-        return self._pipeline.train(examples.inputs[chosen], generator)
+        return self._pipeline.train(inputs, generator)
+
+    def shared_examples(self, source: Source, size: int, seed: int, round_idx: int) -> tuple[Tensor, Tensor]:
+        """Give a round's examples of a source: inputs as they are stored, (m, ...), and labels (m,)."""
+        num_public = 0 if self._public is None else len(self._public)
+        chosen = self._on_device(draw_unlabelled(self.split, source, size, seed, round_idx, num_public))
+        others = {"public": self._public, "test_unlabelled": self._test}
+        examples = others.get(source) or self._train
+        return examples.inputs[chosen], examples.labels[chosen]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Where inputs that a server shares can come from."""
+        there: dict[Source, bool] = {"heldout": self.num_val > 0, "public": self._public is not None}
+        return ("train_pool", "test_unlabelled", *(source for source, found in there.items() if found))
+
+    def labelled_batches(self, client_id: int, batch_size: int) -> Iterator[Batch]:
+        """Yield a client's training examples in their fixed order, without augmentation."""
+        for chosen in self._on_device(self.split.train.of(client_id)).split(batch_size):
+            yield self.plain_inputs(chosen), self._train.labels[chosen]
 
     def val_batches(self, batch_size: int, client_id: int | None = None) -> Iterator[Batch]:
         """Yield the validation examples of one client, or of all, without augmentation."""

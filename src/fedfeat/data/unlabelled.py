@@ -4,37 +4,44 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedfeat.errors import ConfigError
+from fedfeat.errors import DataError
 from fedfeat.seeding import numpy_generator
 
 if TYPE_CHECKING:
     from fedfeat.data.partition.parts import ClientSplit
-    from fedfeat.types import Survey
+    from fedfeat.types import Source
 
 
-def draw_unlabelled(split: "ClientSplit", survey: "Survey", seed: int, round_idx: int) -> np.ndarray:
-    """Draw the examples of a round's survey, at the address of the round: the same for everyone.
+def draw_unlabelled(
+    split: "ClientSplit", source: "Source", size: int, seed: int, round_idx: int, num_public: int = 0
+) -> np.ndarray:
+    """Draw examples that a server shares in a round, at the address of the round: the same for everyone.
 
     Args:
         split: Who holds what.
-        survey: How many, and from where: ``train_pool``, all clients' training examples; ``heldout``, their validation
-            examples; or ``test_unlabelled``, their test parts. All there are where these are fewer.
+        source: From where, see `types.Source`.
+        size: How many; all there are where these are fewer.
         seed: The experiment's seed.
         round_idx: The round.
+        num_public: Examples of the public data set.
 
     Returns:
-        Indices into the test set for ``test_unlabelled``, else into the training set, (m,).
+        Indices into the test set for ``test_unlabelled``, the public data set for ``public``, else into the training
+        set, (m,).
 
     Raises:
-        ConfigError: The source is empty.
+        DataError: The source is empty.
     """
-    if survey.source == "test_unlabelled":
+    if source == "public":
+        pool = np.arange(num_public)
+    elif source == "test_unlabelled":
         clients = range(len(split.test.sizes()))
         pool = np.unique(np.concatenate([split.test.of(k) for k in clients]))
     else:
-        part = {"train_pool": split.train, "heldout": split.val}[survey.source]
+        part = {"train_pool": split.train, "heldout": split.val}[source]
         pool = np.unique(part.indices)
     if not len(pool):
-        rule = "name examples that exist; heldout needs partition.val_fraction > 0"
-        raise ConfigError.rule("algorithm.server.rad_source", rule, survey.source)
-    return numpy_generator(seed, "unlabelled", round_idx).permutation(pool)[: survey.size]
+        raise DataError(
+            f"The source {source!r} of inputs that are shared must hold examples, but it is empty."
+        )
+    return numpy_generator(seed, "unlabelled", round_idx).permutation(pool)[:size]

@@ -84,9 +84,9 @@ class AutoExecutor(Executor):
         """Score each client's own model on its own test part."""
         return self._current.evaluate(turns)
 
-    def represent(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
-        """Represent unlabelled inputs (m, ...) by each client's own model."""
-        return self._current.represent(turns, inputs)
+    def answer(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
+        """Have clients answer on a survey's inputs (m, ...)."""
+        return self._current.answer(turns, inputs)
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples, all of them unless ``indices`` are given."""

@@ -46,10 +46,10 @@ class Executor(ABC):
         for task in turns:
             yield self.worker.evaluate_client(task)
 
-    def represent(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
-        """Represent unlabelled inputs (m, ...) by each client's own model."""
+    def answer(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
+        """Have clients answer on a survey's inputs (m, ...)."""
         for task in turns:
-            yield self.worker.represent(task, inputs)
+            yield self.worker.answer(task, inputs)
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples, all of them unless ``indices`` are given."""

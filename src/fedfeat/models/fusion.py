@@ -9,7 +9,6 @@ that groups still never meet.
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Literal, cast
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import check_choice
+from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import GroupedLinear, grouped_conv, owned
 from fedfeat.models.network import Network, output_shape
@@ -118,13 +118,7 @@ class Fusion(nn.Module):
     def __init__(self, operator: ConvFusion | LambdaFusion, encoder: nn.Module) -> None:
         super().__init__()
         self.operator = operator
-        self.frozen = deepcopy(encoder).requires_grad_(False).eval()
-
-    def train(self, mode: bool = True) -> "Fusion":
-        """Set the mode of the operator; the frozen extractor keeps its statistics and drops nothing."""
-        super().train(mode)
-        self.frozen.eval()
-        return self
+        self.frozen = FrozenCopy(encoder)
 
     @torch.no_grad()
     def frozen_features(self, x: Tensor) -> Tensor:
@@ -180,12 +174,6 @@ def fuse(
 def fusion_of(network: nn.Module) -> Fusion | None:
     """Give a network's fusion module; None if it has none."""
     return cast("Fusion | None", getattr(network, "fusion", None))
-
-
-def frozen_keys(network: nn.Module) -> list[str]:
-    """Name the tensors of the frozen extractor in the network's state_dict."""
-    fusion = fusion_of(network)
-    return [] if fusion is None else [f"fusion.frozen.{key}" for key in fusion.frozen.state_dict()]
 
 
 def _group_widths(network: Network, channels: int) -> list[int] | None:

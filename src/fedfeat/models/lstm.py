@@ -65,6 +65,8 @@ class Scramble(nn.Module):
     that a result depends on the batch. The state that the source also carries from batch to batch is left out here.
     """
 
+    mixes_examples = True
+
     def forward(self, words: Tensor) -> Tensor:
         """Give (B, D, T) for words (B, T, D)."""
         batch, num_tokens, dim = words.shape

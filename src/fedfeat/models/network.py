@@ -143,6 +143,14 @@ def _through(layers: Iterable[Layer], x: Tensor) -> Tensor:
     return x
 
 
+def mixes_examples(module: nn.Module) -> bool:
+    """Whether the examples of a batch meet in a layer: batch norm, or a layer whose ``mixes_examples`` is true."""
+    return any(
+        isinstance(part, nn.modules.batchnorm._NormBase) or getattr(part, "mixes_examples", False)
+        for part in module.modules()
+    )
+
+
 def reading(build: Callable[..., Network], vocabulary: Vocabulary | None) -> Callable[..., Network]:
     """Give a builder the vocabulary of a text data set, or refuse a network that reads something else.
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.fusion import frozen_keys
+from fedfeat.models.frozen import frozen_keys
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import NORMS, Network
 

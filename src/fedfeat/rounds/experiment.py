@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +18,14 @@ from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.rounds.loop import Progress, first_progress, run_rounds
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.signals import Stopping
+from fedfeat.rounds.site import federation_of, site_of
+from fedfeat.rounds.tally import Meter
 from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.directory import git_commit, main_accuracy, versions
 from fedfeat.runs.feature_figures import draw_encodings
 from fedfeat.server import Server
-from fedfeat.types import Federation, RoundRecord
+from fedfeat.types import RoundRecord
 
 _log = logging.getLogger("fedfeat")
 
@@ -46,6 +48,7 @@ class Experiment:
         checkpoint_every: Rounds between checkpoints.
         targets: Accuracies whose cost is reported.
         target_metric: The metric that is to reach them; None is that of `runs.directory.main_accuracy`.
+        meter: What the server half says it has spent.
         is_primary: Whether this process writes; the others only lend their device to the fits (``ddp``).
     """
 
@@ -63,6 +66,7 @@ class Experiment:
     targets: Sequence[float]
     target_metric: str | None = None
     is_primary: bool = True
+    meter: Meter = field(default_factory=Meter)
 
     def run(self, stack: ExitStack) -> dict[str, Any]:
         """Run what is left of the rounds and give the summary; ``stack`` closes the executor and the loggers."""
@@ -74,7 +78,9 @@ class Experiment:
             logger.start(replace(self.info, resumed_round=resumed))
             # An exit and no callback: only exits are told whether an exception ended the run.
             stack.push(partial(_close, logger))
-        rounds = run_rounds(self.plan, self.server, self.executor, self.data, self.store, progress)
+        rounds = run_rounds(
+            self.plan, self.server, self.executor, self.data, self.store, progress, self.meter
+        )
         # Processes that share a fit would stop in different rounds.
         stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1))
         for progress, record in rounds:
@@ -100,14 +106,12 @@ class Experiment:
             logger.picture(name, path)
 
     def _begin(self) -> tuple[Progress, dict[str, Any]]:
+        self.server.setup(site_of(self.executor.worker, self.meter.spend))
         checkpoint = self.checkpoints.load_latest()
         if checkpoint is None:
-            worker, counts = self.executor.worker, self.data.class_counts
-            policies = worker.module.policies
-            federation = Federation(
-                len(counts), counts.sum(axis=1), counts, policies, worker.networks, self.plan.seed
-            )
-            return first_progress(self.server.init(worker.module.model, federation)), {"to_target": {}}
+            worker = self.executor.worker
+            state = self.server.init(worker.module.model, federation_of(worker))
+            return first_progress(state), {"to_target": {}}
         if checkpoint.config_sha256 != self.config_sha256:
             raise CheckpointError(
                 f"checkpoints must be of the same configuration, but those in {self.checkpoints.directory} are not."

@@ -2,14 +2,13 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
 from fedfeat.features.diagnostics import align
-from fedfeat.features.preference import Preferences
 from fedfeat.rounds.evaluation import (
     Evaluation,
     client_rows,
@@ -20,25 +19,14 @@ from fedfeat.rounds.evaluation import (
     turn_metrics,
 )
 from fedfeat.rounds.plan import Plan
-from fedfeat.rounds.sampling import sample_cohort, sample_stragglers, straggler_steps
+from fedfeat.rounds.sampling import sample_stragglers, straggler_steps
+from fedfeat.rounds.tally import COUNTERS, Meter, Tally
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.server import Server
 from fedfeat.tree import ByteCounter, num_bytes
 from fedfeat.types import Answer, RoundRecord, Task, Turns, Update
 
 _log = logging.getLogger(__name__)
-
-_COUNTERS = (
-    "comm/up_bytes",
-    "comm/down_bytes",
-    "comm/total_bytes",
-    "compute/examples",
-    "compute/flops",
-    "time/fit_s",
-    "time/aggregate_s",
-    "time/evaluate_s",
-    "time/total_s",
-)
 
 
 class Progress(NamedTuple):
@@ -57,7 +45,7 @@ class Progress(NamedTuple):
 
 def first_progress(state: Any) -> Progress:
     """Progress before the first round."""
-    return Progress(0, state, dict.fromkeys(_COUNTERS, 0.0))
+    return Progress(0, state, dict.fromkeys(COUNTERS, 0.0))
 
 
 def run_rounds(
@@ -67,20 +55,30 @@ def run_rounds(
     data: FederatedData,
     store: ClientStore,
     progress: Progress,
+    meter: Meter | None = None,
 ) -> Iterator[tuple[Progress, RoundRecord]]:
     """Run the rounds after ``progress``, yielding where the run stands and what happened.
 
     A fresh run first yields the evaluated initial model as round 0.
 
+    Args:
+        plan: How the rounds go.
+        server: The server half, after its `setup`.
+        executor: Where clients' turns run.
+        data: The federation's data.
+        store: What clients keep.
+        progress: Where the run stands.
+        meter: What the server half says it has spent.
+
     Raises:
         ClientError: A client failed and the plan does not skip failures.
     """
-    loop = _Loop(plan, server, executor, data, store)
+    loop = _Loop(plan, server, executor, data, store, meter or Meter())
     if progress.round_idx == 0:
-        counters = dict(progress.counters)
-        found = loop.evaluate(progress.state, 0, {}, counters)
-        progress = progress._replace(counters=counters)
-        metrics = {**counters, **found.metrics}
+        tally = Tally(dict(progress.counters))
+        found = loop.evaluate(progress.state, 0, tally)
+        progress = progress._replace(counters=tally.counters)
+        metrics = {**tally.counters, **found.metrics}
         yield progress, RoundRecord(0, (), metrics, True, found.rows, observed=found.observed)
     while progress.round_idx < plan.num_rounds:
         progress, record = loop.one_round(progress)
@@ -89,73 +87,80 @@ def run_rounds(
 
 class _Loop:
     def __init__(
-        self, plan: Plan, server: Server, executor: Executor, data: FederatedData, store: ClientStore
+        self,
+        plan: Plan,
+        server: Server,
+        executor: Executor,
+        data: FederatedData,
+        store: ClientStore,
+        meter: Meter,
     ) -> None:
         self.plan, self.server, self.executor, self.data, self.store = plan, server, executor, data, store
+        self.meter = meter
         self.num_examples = data.class_counts.sum(axis=1)
+        self.able = tuple(k for k in range(plan.num_clients) if k not in plan.excluded)
 
     def one_round(self, progress: Progress) -> tuple[Progress, RoundRecord]:
         start = time.perf_counter()
         plan, round_idx = self.plan, progress.round_idx
-        counters = dict(progress.counters)
-        cohort = sample_cohort(plan.seed, round_idx, plan.num_clients, plan.cohort_size, plan.excluded)
-        progress = progress._replace(state=self._surveyed(progress.state, round_idx, cohort, counters))
-        turns: dict[int, dict[str, float]] = {}
-        preferences: dict[int, Preferences] = {}
-        fitting = [0.0]
-        waiting = self._turns(progress, cohort, counters)
-        updates = self._updates(round_idx, waiting, counters, turns, preferences, fitting)
-        state = self.server.aggregate(progress.state, updates)
-        counters["time/fit_s"] += fitting[0]
-        counters["time/aggregate_s"] += time.perf_counter() - start - fitting[0]
-        counters["comm/total_bytes"] = counters["comm/up_bytes"] + counters["comm/down_bytes"]
-        metrics = turn_metrics(turns) | {"clients/failed": float(len(cohort) - len(turns))}
+        tally = Tally(dict(progress.counters))
+        cohort = plan.sampler.cohort(plan.seed, round_idx, self.able, plan.cohort_size, self.num_examples)
+        state = self._surveyed(progress.state, round_idx, cohort, tally)
+        before = tally.counters["time/fit_s"]
+        updates = self._updates(round_idx, self._turns(state, round_idx, cohort, tally), tally)
+        state = self.server.aggregate(state, updates)
+        for _ in updates:  # everyone trains, whatever the server half makes of it
+            pass
+        tally.computed(self.meter.drained())
+        fitting = tally.counters["time/fit_s"] - before
+        tally.spent("aggregate", time.perf_counter() - start - fitting)
+        metrics = turn_metrics(tally.turns) | {"clients/failed": float(len(cohort) - len(tally.turns))}
         evaluated = plan.evaluates(round_idx + 1)
         # The evaluation's own time is part of the total, so the clock is read after it.
-        found = self.evaluate(state, round_idx + 1, turns, counters) if evaluated else Evaluation()
+        found = self.evaluate(state, round_idx + 1, tally) if evaluated else Evaluation()
         metrics |= found.metrics
-        alignment = align(preferences, plan.probe.pref_neg) if plan.probe else None
+        alignment = align(tally.preferences, plan.probe.pref_neg) if plan.probe else None
         metrics |= alignment.metrics if alignment else {}
-        counters["time/total_s"] += time.perf_counter() - start
+        tally.spent("total", time.perf_counter() - start)
+        counters = tally.closed()
         metrics = {**counters, **metrics}
         record = RoundRecord(round_idx + 1, cohort, metrics, evaluated, found.rows, alignment, found.observed)
         return Progress(round_idx + 1, state, counters), record
 
-    def _surveyed(
-        self, state: Any, round_idx: int, cohort: tuple[int, ...], counters: dict[str, float]
-    ) -> Any:
+    def _surveyed(self, state: Any, round_idx: int, cohort: tuple[int, ...], tally: Tally) -> Any:
         """Let the server share unlabelled inputs and hear the clients about them, where its method does."""
         survey = self.server.survey(state, round_idx)
         if survey is None:
             return state
         inputs = self.data.unlabelled(survey, self.plan.seed, round_idx)
-        asked = {"none": (), "cohort": cohort, "all": range(self.plan.num_clients)}[survey.answer]
+        asked = {"none": (), "cohort": cohort, "all": range(self.plan.num_clients)}[survey.asked]
         waiting = Turns(asked, lambda k: Task(k, round_idx, None, self.store.get(k)))
 
         def counted(answers: Iterator[Answer]) -> Iterator[Answer]:
             for answer in answers:
-                counters["compute/flops"] += answer.flops
+                tally.computed(answer.flops)
+                if survey.counted:
+                    tally.received(num_bytes(answer.payload))
                 yield answer
 
-        return self.server.hear(state, inputs, counted(self.executor.represent(waiting, inputs)))
+        return self.server.hear(state, inputs, counted(self.executor.answer(waiting, inputs)))
 
-    def _turns(self, progress: Progress, cohort: tuple[int, ...], counters: dict[str, float]) -> Turns:
-        plan, round_idx = self.plan, progress.round_idx
+    def _turns(self, state: Any, round_idx: int, cohort: tuple[int, ...], tally: Tally) -> Turns:
+        plan = self.plan
         stragglers = sample_stragglers(plan.seed, round_idx, cohort, plan.straggler_fraction)
         evaluate = plan.evaluate_local and plan.evaluates(round_idx + 1)
         num_steps = {k: self._num_steps(round_idx, k, k in stragglers) for k in cohort}
-
         probe = plan.probes(round_idx + 1)
         bytes_of = ByteCounter()
 
         def sent(client_id: int) -> Any:
-            payload = self.server.broadcast(progress.state, client_id)
-            counters["comm/down_bytes"] += bytes_of(payload)
+            payload = self.server.broadcast(state, client_id)
+            tally.sent(bytes_of(payload))
             return payload
 
         def make(client_id: int) -> Task:
-            payload, memory = sent(client_id), self.store.get(client_id)
-            return plan.task(round_idx, client_id, num_steps[client_id], payload, memory, evaluate, probe)
+            payload, kept = sent(client_id), self.store.get(client_id)
+            return plan.task(round_idx, client_id, num_steps[client_id], payload, kept, evaluate, probe)
 
         for left_out in (k for k in cohort if not num_steps[k]):
             sent(left_out)
@@ -173,34 +178,22 @@ class _Loop:
         per_epoch = plan.steps_per_epoch(num_examples)
         return straggler_steps(plan.seed, round_idx, client_id, num_steps, per_epoch)
 
-    def _updates(
-        self,
-        round_idx: int,
-        waiting: Turns,
-        counters: dict[str, float],
-        turns: dict[int, dict[str, float]],
-        preferences: dict[int, Preferences],
-        fitting: list[float],
-    ) -> Iterator[Update]:
+    def _updates(self, round_idx: int, waiting: Turns, tally: Tally) -> Iterator[Update]:
         results = self.executor.fit(waiting)
         while True:
             start = time.perf_counter()
             found = next(results, None)
-            fitting[0] += time.perf_counter() - start
+            tally.spent("fit", time.perf_counter() - start)
             if found is None:
                 return
-            result = self._survived(found)
-            if result is None:
+            update = self._survived(found)
+            if update is None:
                 continue
-            counters["comm/up_bytes"] += num_bytes(result.payload)
-            counters["compute/examples"] += result.metrics["examples"]
-            counters["compute/flops"] += result.metrics["flops"]
-            turns[result.client_id] = result.metrics
-            if result.preferences is not None:
-                preferences[result.client_id] = result.preferences
-            if result.memory is not None:
-                self.store.put(result.client_id, round_idx + 1, result.memory)
-            yield result
+            tally.received(num_bytes(update.payload))
+            tally.note(update)
+            if update.kept is not None:
+                self.store.put(update.client_id, round_idx + 1, update.kept)
+            yield update
 
     def _survived(self, result: Update | ClientError) -> Update | None:
         """Give None for a failed turn, which stops the run unless failures are skipped."""
@@ -211,9 +204,7 @@ class _Loop:
         _log.warning("%s Skipped.", result)
         return None
 
-    def evaluate(
-        self, state: Any, round_idx: int, turns: Mapping[int, dict[str, float]], counters: dict[str, float]
-    ) -> Evaluation:
+    def evaluate(self, state: Any, round_idx: int, tally: Tally) -> Evaluation:
         start = time.perf_counter()
         metrics: dict[str, float] = {}
         accuracies: dict[int, float] = {}
@@ -230,11 +221,11 @@ class _Loop:
             metrics |= summarise_observed(observed)
         personal = self._own_scores(state, range(self.plan.num_clients)) if self.plan.personal else {}
         final = self._final_scores(state) if self.plan.ends(round_idx) else {}
-        for prefix, found in (("personal", personal), ("local_pre_agg", turns), ("final_all", final)):
+        for prefix, found in (("personal", personal), ("local_pre_agg", tally.turns), ("final_all", final)):
             own = {k: scores["own/acc"] for k, scores in found.items() if "own/acc" in scores}
             metrics |= summarise_clients(f"{prefix}/acc", own, self.num_examples)
-        rows = client_rows((accuracies, losses), personal, turns, final, self.num_examples)
-        counters["time/evaluate_s"] += time.perf_counter() - start
+        rows = client_rows((accuracies, losses), personal, tally.turns, final, self.num_examples)
+        tally.spent("evaluate", time.perf_counter() - start)
         return Evaluation(metrics, rows, observed)
 
     def _own_scores(self, state: Any, clients: Sequence[int]) -> dict[int, dict[str, float]]:
@@ -245,15 +236,16 @@ class _Loop:
     def _final_scores(self, state: Any) -> dict[int, dict[str, float]]:
         """Score every client after one more fit from what it would receive; nothing of it is kept or counted."""
         plan = self.plan
-        able = tuple(k for k in range(plan.num_clients) if k not in plan.excluded)
-        state = self._surveyed(state, plan.num_rounds, able, dict.fromkeys(_COUNTERS, 0.0))
-        num_steps = {k: plan.final_steps(self.data.num_examples(k)) for k in able}
+        nowhere = Tally(dict.fromkeys(COUNTERS, 0.0))
+        state = self._surveyed(state, plan.num_rounds, self.able, nowhere)
+        self.meter.drained()
+        num_steps = {k: plan.final_steps(self.data.num_examples(k)) for k in self.able}
 
         def make(client_id: int) -> Task:
-            payload, memory = self.server.broadcast(state, client_id), self.store.get(client_id)
-            return plan.task(plan.num_rounds, client_id, num_steps[client_id], payload, memory, evaluate=True)
+            payload, kept = self.server.broadcast(state, client_id), self.store.get(client_id)
+            return plan.task(plan.num_rounds, client_id, num_steps[client_id], payload, kept, evaluate=True)
 
-        waiting = Turns(able, make, [float(steps) for steps in num_steps.values()])
+        waiting = Turns(self.able, make, [float(steps) for steps in num_steps.values()])
         updates = (self._survived(result) for result in self.executor.fit(waiting))
         found = {update.client_id: update.metrics for update in updates if update is not None}
         return found | self._own_scores(state, sorted(plan.excluded))

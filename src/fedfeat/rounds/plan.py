@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedfeat.data.batches import cut
+from fedfeat.data.federated import FederatedData
 from fedfeat.features.diagnostics import AlignmentProbe
-from fedfeat.types import Task
+from fedfeat.rounds.samplers import Sampler, Uniform
+from fedfeat.types import Kept, Setting, Task
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Plan:
             None for no such fit.
         excluded: Clients that are never in a cohort, but evaluated.
         personal: Whether clients keep a part of the model, so that all of them are evaluated with their own.
+        sampler: Who takes part in a round.
         probe: When and how the cohort's class preferences are compared, or None.
         drop_singleton: Whether a last batch of one example is dropped (batch norm).
         world_size: Processes that share one client's fit.
@@ -53,6 +56,7 @@ class Plan:
     final_epochs: float | None = None
     excluded: frozenset[int] = frozenset()
     personal: bool = False
+    sampler: Sampler = field(default_factory=Uniform)
     probe: AlignmentProbe | None = None
     drop_singleton: bool = False
     world_size: int = 1
@@ -63,7 +67,7 @@ class Plan:
         client_id: int,
         num_steps: int,
         payload: Any,
-        memory: Any,
+        kept: Kept | None,
         evaluate: bool = False,
         probe: bool = False,
     ) -> Task:
@@ -74,12 +78,32 @@ class Plan:
             client_id: The client.
             num_steps: Its optimizer steps.
             payload: What the server sends it.
-            memory: What it kept from its last turn, or None.
+            kept: What it kept from its last turn, or None.
             evaluate: See `Task`.
             probe: See `Task`.
         """
         factor = self.lr_factor(min(round_idx, self.num_rounds - 1), self.num_rounds)
-        return Task(client_id, round_idx, payload, memory, num_steps, factor, evaluate, probe)
+        return Task(client_id, round_idx, payload, kept, num_steps, factor, evaluate, probe)
+
+    def setting(self, algorithm: str, keeps_optimizer: bool, data: FederatedData) -> Setting:
+        """Give what the halves of a method may refuse.
+
+        Args:
+            algorithm: Name of the method.
+            keeps_optimizer: Whether optimizer state survives from a client's turn to its next.
+            data: The federation's data.
+        """
+        return Setting(
+            algorithm=algorithm,
+            num_rounds=self.num_rounds,
+            num_clients=self.num_clients,
+            cohort_size=self.cohort_size,
+            local_epochs=self.local_epochs,
+            keeps_optimizer=keeps_optimizer,
+            drops_stragglers=self.drop_stragglers and self.straggler_fraction > 0,
+            augmented=data.augmented,
+            sources=data.sources,
+        )
 
     def ends(self, round_idx: int) -> bool:
         """Whether ``round_idx`` rounds are all, and everyone trains once more."""

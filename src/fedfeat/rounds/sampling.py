@@ -21,17 +21,6 @@ def cohort_size(num_clients: int, size: int | None, fraction: float | None) -> i
     return size
 
 
-def sample_cohort(
-    seed: int, round_idx: int, num_clients: int, size: int, excluded: frozenset[int] = frozenset()
-) -> tuple[int, ...]:
-    """Draw ``size`` distinct clients uniformly among those not excluded, in increasing order of id."""
-    able = [k for k in range(num_clients) if k not in excluded]
-    if size == len(able):
-        return tuple(able)
-    generator = numpy_generator(seed, "cohort", round_idx)
-    return tuple(sorted(able[int(i)] for i in generator.choice(len(able), size, replace=False)))
-
-
 def sample_stragglers(seed: int, round_idx: int, cohort: tuple[int, ...], fraction: float) -> frozenset[int]:
     """Draw the round's stragglers: round(fraction * cohort) clients (FedProx, section 5.2 of its paper)."""
     generator = numpy_generator(seed, "stragglers", round_idx)

@@ -6,7 +6,7 @@ import json
 import re
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -14,12 +14,11 @@ from safetensors.torch import save
 from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_bytes
 from fedfeat.params import standalone
-from fedfeat.tree import num_bytes, sha256
+from fedfeat.tree import TRUSTED, flatten, num_bytes, sha256, tensors, transform, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from fedfeat.types import Params
 
 _VERSION = re.compile(r"(\d+)-(\d+)\.safetensors")
 
@@ -34,13 +33,16 @@ class ClientStore:
     Args:
         directory: Where versions are written; created when the first one is.
         ram_budget_bytes: The most bytes of tensors to hold in RAM.
+        trusted: Packages whose record classes may be part of a state.
     """
 
-    def __init__(self, directory: str | Path, ram_budget_bytes: int) -> None:
+    def __init__(
+        self, directory: str | Path, ram_budget_bytes: int, trusted: tuple[str, ...] = TRUSTED
+    ) -> None:
         self._directory = Path(directory)
-        self._budget = ram_budget_bytes
+        self._budget, self._trusted = ram_budget_bytes, trusted
         self._versions: dict[int, int] = {}  # client -> round of its newest state
-        self._ram: OrderedDict[int, Params] = OrderedDict()  # least recently used first
+        self._ram: OrderedDict[int, Any] = OrderedDict()  # least recently used first
         self._dirty: set[int] = set()  # in RAM only
         self._num_bytes = 0
 
@@ -58,7 +60,7 @@ class ClientStore:
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self._versions))
 
-    def get(self, client_id: int) -> Params | None:
+    def get(self, client_id: int) -> Any | None:
         """Give a client's newest state, or None where it has none. It is a value: do not change its tensors.
 
         Raises:
@@ -69,17 +71,17 @@ class ClientStore:
         if client_id in self._ram:
             self._ram.move_to_end(client_id)
             return self._ram[client_id]
-        params = _read(self._path(client_id))
-        self._hold(client_id, params)
-        return params
+        state = _read(self._path(client_id), self._trusted)
+        self._hold(client_id, state)
+        return state
 
-    def put(self, client_id: int, round_idx: int, params: Params) -> None:
+    def put(self, client_id: int, round_idx: int, state: Any) -> None:
         """Replace a client's state.
 
         Args:
             client_id: The client, at least 0.
             round_idx: The version, later than the one before.
-            params: Its tensors, kept detached and on the CPU.
+            state: A tree of tensors, kept detached and on the CPU.
 
         Raises:
             ValueError: The round is not later than that of the state it replaces.
@@ -92,7 +94,7 @@ class ClientStore:
         self._drop(client_id)
         self._versions[client_id] = round_idx
         self._dirty.add(client_id)
-        self._hold(client_id, standalone(params))
+        self._hold(client_id, _alone(state))
 
     def persist(self) -> dict[int, int]:
         """Write every state that is in RAM only.
@@ -136,10 +138,10 @@ class ClientStore:
     def _path(self, client_id: int) -> Path:
         return self._directory / _file_name(client_id, self._versions[client_id])
 
-    def _hold(self, client_id: int, params: Params) -> None:
+    def _hold(self, client_id: int, state: Any) -> None:
         """Take an entry into RAM as the most recently used, and spill until the budget holds."""
-        self._ram[client_id] = params
-        self._num_bytes += num_bytes(params)
+        self._ram[client_id] = state
+        self._num_bytes += num_bytes(state)
         while self._num_bytes > self._budget:
             oldest = next(iter(self._ram))
             if oldest in self._dirty:
@@ -151,10 +153,11 @@ class ClientStore:
         self._dirty.discard(client_id)
 
     def _write(self, client_id: int) -> None:
-        params = self._ram[client_id]
-        # The format itself keeps neither the order of the tensors nor notices a flipped bit.
-        extra = {"keys": json.dumps(list(params)), "sha256": sha256(params)}
-        atomic_write_bytes(self._path(client_id), save(params, extra))
+        state = self._ram[client_id]
+        skeleton, named = flatten(state)
+        # The format itself does not notice a flipped bit.
+        extra = {"skeleton": json.dumps(skeleton), "sha256": sha256(state)}
+        atomic_write_bytes(self._path(client_id), save(named, extra))
         self._dirty.discard(client_id)
 
 
@@ -162,13 +165,20 @@ def _file_name(client_id: int, round_idx: int) -> str:
     return f"{client_id}-{round_idx}.safetensors"
 
 
-def _read(path: Path) -> Params:
+def _alone(state: Any) -> Any:
+    """Give a state whose tensors share no memory, among themselves or with others."""
+    own = iter(standalone({str(i): tensor for i, tensor in enumerate(tensors(state))}).values())
+    return transform(state, lambda _: next(own))
+
+
+def _read(path: Path, trusted: tuple[str, ...]) -> Any:
     try:
         with safe_open(path, "pt") as file:
             extra = file.metadata()
-            params = {key: file.get_tensor(key).clone() for key in json.loads(extra["keys"])}
+            named = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 - no mapping
+        state = unflatten(json.loads(extra["skeleton"]), named, trusted)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"The client state {path} cannot be read: {error}.") from error
-    if extra.get("sha256") != sha256(params):
+    if extra.get("sha256") != sha256(state):
         raise CheckpointError(f"The client state {path} must match its digest, but it has been altered.")
-    return params
+    return state

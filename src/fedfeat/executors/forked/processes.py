@@ -119,9 +119,9 @@ class ProcessExecutor(Executor):
         """Score each client's own model on its own test part."""
         return self._run("evaluate_client", lambda turn: (turns[turn],), costs_of(turns))
 
-    def represent(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
-        """Represent unlabelled inputs (m, ...) by each client's own model."""
-        return self._run("represent", lambda turn: (turns[turn], inputs), costs_of(turns))
+    def answer(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
+        """Have clients answer on a survey's inputs (m, ...)."""
+        return self._run("answer", lambda turn: (turns[turn], inputs), costs_of(turns))
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples, all of them unless ``indices`` are given."""

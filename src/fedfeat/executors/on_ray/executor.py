@@ -158,9 +158,9 @@ class RayExecutor(Executor):
         """Score each client's own model on its own test part."""
         return self._run("evaluate_client", turns)
 
-    def represent(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
-        """Represent unlabelled inputs (m, ...) by each client's own model."""
-        return self._run("represent", turns, inputs)
+    def answer(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
+        """Have clients answer on a survey's inputs (m, ...)."""
+        return self._run("answer", turns, inputs)
 
     def _pool_of(self, size: int) -> Pool:
         """Put what workers are built of into the object store, and start them."""

@@ -113,11 +113,9 @@ class StackedClients(QuickModule):
             parameter.data = tensor
 
     def fitted(self) -> Params:
-        """Give the tensors (K, *) of the clients' models, on the CPU."""
-        model = f"{PREFIX}model."
+        """Give the tensors (K, *) of the clients, on the CPU, under the names of the client half's."""
         trained = dict(zip(self._names, (parameter.data for parameter in self.weights), strict=True))
-        found = trained | self._fixed
-        return {k.removeprefix(model): v.cpu() for k, v in found.items() if k.startswith(model)}
+        return {key.removeprefix(PREFIX): tensor.cpu() for key, tensor in (trained | self._fixed).items()}
 
     def loss_sums(self) -> list[float]:
         """Give each client's sum of losses over the examples that it has seen."""

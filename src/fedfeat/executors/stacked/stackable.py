@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from fedfeat.client import ClientModule
-from fedfeat.clients.worker import Worker, cause_of
+from fedfeat.clients.turns import cause_of
+from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError
 from fedfeat.executors.stacked.batches import PADDED
 from fedfeat.executors.stacked.fit import trainable
@@ -24,12 +25,24 @@ from fedfeat.executors.stacked.stacking import (
     gradients,
     repeated,
 )
+from fedfeat.types import Task
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
 
 # What a method may override without a word about stacking: they read the module and change nothing.
-_PURE = ("loss", "forward", "cross_entropy", "represent", "become", "observe", "laid_out", "upload_from")
+_PURE = (
+    "loss",
+    "forward",
+    "predict",
+    "cross_entropy",
+    "recall",
+    "observe",
+    "laid_out",
+    "upload",
+    "answer",
+    "check",
+)
 
 # Largest gap between gradients of a stacked and a single step, relative to the largest gradient: sums in another order.
 _TOLERANCE = {"32-true": 1e-3, "bf16-mixed": 5e-2}
@@ -178,6 +191,6 @@ def _examples(worker: Worker, module: ClientModule) -> tuple[Tensor, Tensor]:
     """Give inputs (B, ...) and labels (B,) of a client's batch."""
     counts = [worker.data.num_examples(k) for k in range(worker.data.num_clients)]
     client_id = next((k for k, count in enumerate(counts) if count > 1), 0)
-    module.begin_turn(1.0, worker.data.class_counts[client_id], worker.data.device)
+    module.ready(worker.turn(module, Task(client_id, 0, None, None)))
     batches = worker.data.train_batches(client_id, worker.settings.seed, 0, worker.settings.batch_size)
     return next(iter(batches))

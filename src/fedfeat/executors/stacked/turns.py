@@ -16,7 +16,7 @@ from fedfeat.executors.stacked.fit import StackedClients, trainable
 from fedfeat.executors.stacked.stacking import Objective, gradients, repeated, rows, write_row
 from fedfeat.params import copy_into, snapshot
 from fedfeat.tree import identical, is_finite
-from fedfeat.types import Task, Update
+from fedfeat.types import Task, Turn, Update
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -49,33 +49,31 @@ def fit_stacked(
         worker.settings.batch_size,
         one_shape=differentiate is not gradients,
     )
-    stack = _received(worker, objective, tasks)
+    turns, stack = _begun(worker, objective, tasks)
     seeds = [worker.fit_seed(task) for task in tasks] if objective.calls else []
     module = StackedClients(objective, stack, batches.sizes.T.tolist(), seeds, differentiate)
     begin_fit(worker.lightning, len(batches), len(batches))
     with quiet():
         worker.lightning.fit(module, batches)
-    results = _updates(worker, client, tasks, module, batches.sizes.sum(1).tolist())
+    results = _updates(
+        worker, client, list(zip(tasks, turns, strict=True)), module, batches.sizes.sum(1).tolist()
+    )
     return [result for _, result in sorted(zip(places, results, strict=True), key=lambda pair: pair[0])]
 
 
-def _received(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> Params:
+def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> tuple[list[Turn], Params]:
     """Stack what clients are before their first step, and leave in the module what they have in common."""
     client = objective.client
-
-    def receive(task: Task) -> Params:
-        client.receive(task.payload, task.memory)
-        counts = worker.data.class_counts[task.client_id]
-        client.begin_turn(task.lr_factor, counts, worker.data.device)
-        return objective.state_dict()
-
-    state = receive(tasks[0])
+    turns = [worker.begin(client, tasks[0])]
+    state = objective.state_dict()
     if _alike(client, tasks):
-        return repeated({name: state[name] for name in trainable(client)}, len(tasks))
+        turns += [worker.turn(client, task) for task in tasks[1:]]
+        return turns, repeated({name: state[name] for name in trainable(client)}, len(tasks))
     stack = repeated(state, len(tasks))
     for index, task in enumerate(tasks[1:], start=1):
-        write_row(stack, index, receive(task))
-    return stack
+        turns.append(worker.begin(client, task))
+        write_row(stack, index, objective.state_dict())
+    return turns, stack
 
 
 def _alike(client: ClientModule, tasks: Sequence[Task]) -> bool:
@@ -83,33 +81,41 @@ def _alike(client: ClientModule, tasks: Sequence[Task]) -> bool:
     if client.softmax_scope != "all" or type(client).begin_turn is not ClientModule.begin_turn:
         return False
     first = tasks[0].payload
-    return all(task.memory is None and identical(task.payload, first) for task in tasks)
+    return all(task.kept is None and identical(task.payload, first) for task in tasks)
 
 
 def _updates(
     worker: Worker,
     client: ClientModule,
-    tasks: Sequence[Task],
+    turns: Sequence[tuple[Task, Turn]],
     module: StackedClients,
     num_seen: Sequence[int],
 ) -> list[Update | ClientError]:
     fitted = module.fitted()
-    sent = (*client.shared_keys, *client.personal_keys)
-    common = snapshot(client.model, [key for key in sent if key not in fitted])
+    common = _by_part({key: tensor for key, tensor in snapshot(client).items() if key not in fitted})
     healthy = is_finite(fitted)
     results: list[Update | ClientError] = []
-    for task, row, loss_sum, seen in zip(tasks, rows(fitted), module.loss_sums(), num_seen, strict=True):
-        payload, memory = client.upload_from(common | row)
-        if not healthy and not (is_finite(payload) and is_finite(memory)):
-            results.append(worker.failure(task, "its update holds values that are not finite"))
-            continue
+    for (task, turn), row, loss_sum, seen in zip(
+        turns, rows(fitted), module.loss_sums(), num_seen, strict=True
+    ):
         client._loss_sum, client._num_seen = loss_sum, float(seen)
-        metrics = client.turn_metrics()
-        if task.evaluate or task.probe:
-            copy_into(client.model, row)
-        if task.evaluate:
-            metrics |= worker.own_score(client, task.client_id)
-        preferences = worker.preferences(client) if task.probe else None
-        num_examples = worker.data.num_examples(task.client_id)
-        results.append(Update(task.client_id, num_examples, payload, memory, metrics, preferences))
+        if client.runs_at_upload or task.evaluate or task.probe:
+            copy_into(client, row)
+        own = _by_part(row)
+        tensors = {part: common.get(part, {}) | own.get(part, {}) for part in common | own}
+        update = worker.conclude(client, task, turn, tensors)
+        if not healthy and not (is_finite(update.payload) and is_finite(update.kept)):
+            results.append(worker.failure(task, "its update holds values that are not finite"))
+        else:
+            results.append(update)
     return results
+
+
+def _by_part(tensors: Params) -> dict[str, Params]:
+    """Sort a client half's tensors by the module that they belong to; its own buffers belong to none."""
+    parts: dict[str, Params] = {}
+    for key, tensor in tensors.items():
+        part, dot, name = key.partition(".")
+        if dot:
+            parts.setdefault(part, {})[name] = tensor
+    return parts

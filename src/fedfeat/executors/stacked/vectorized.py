@@ -6,7 +6,8 @@ from functools import lru_cache, partial
 
 import torch
 
-from fedfeat.clients.worker import MAX_ARCHITECTURES, Worker, cause_of
+from fedfeat.clients.turns import cause_of
+from fedfeat.clients.worker import MAX_ARCHITECTURES, Worker
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.stacked.stackable import check_stackable, probe

@@ -1,0 +1,77 @@
+"""FedHeNN for clients of any architectures: Makhija et al., ICML 2022, Algorithm 2. Its client half is `fedhenn`'s.
+
+    server: each round t:  X_t <- m unlabelled inputs;  Kbar <- 1/N sum_j K(A_j);  send Kbar, X_t to the cohort
+    client: w_k is its own;  minimise  F_k(w_k) + eta_t * (1 - CKA(K(A_k), Kbar))
+
+A client's upload is its weights, as in the paper, where the server computes K_j with them. Here that happens where the
+client's turns run, on the same weights from its memory, and the server sums the kernels up.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from fedfeat.algorithms.fedhenn import AlignedWeights, FedHeNNState
+from fedfeat.algorithms.shared_inputs import SharedInputsServer
+from fedfeat.config.conditions import interval
+from fedfeat.features.kernels import Kernel, KernelMean, KernelName, KernelNorm, gaussian_kernel
+from fedfeat.types import Answer, Federation, Update
+
+
+class FedHeNNHeteroServer(SharedInputsServer):
+    """Clients of any architecture, who share nothing but the mean of their kernels.
+
+    Args:
+        kernel: ``linear`` or ``rbf``; the clients' own.
+        sigma_factor: Of rbf.
+        kernel_norm: ``none`` (the paper's plain mean), or ``fro``: no client counts more for the scale of its kernel.
+        kbar_over: ``all`` clients (Algorithm 2), or the round's ``participants``, as in dishamakhija/FedHeNN.
+        arguments: As in `SharedInputsServer`.
+    """
+
+    payload_type: ClassVar[type] = AlignedWeights
+    accepts_unequal = True
+
+    def __init__(
+        self,
+        kernel: KernelName = "linear",
+        sigma_factor: Annotated[float, interval("(0, inf)")] = 0.4,
+        kernel_norm: KernelNorm = "none",
+        kbar_over: Literal["all", "participants"] = "all",
+        **arguments: Any,
+    ) -> None:
+        super().__init__(**arguments)
+        self.kernel, self.sigma_factor, self.kernel_norm = kernel, sigma_factor, kernel_norm
+        self.rad = self.rad._replace(asked="all" if kbar_over == "all" else "cohort")
+
+    def init(self, model: nn.Module, federation: Federation) -> FedHeNNState:
+        """Start without anything common."""
+        return FedHeNNState(0)
+
+    def hear(self, state: FedHeNNState, inputs: Tensor, answers: Iterable[Answer]) -> FedHeNNState:
+        """Sum the clients' kernels up as they come."""
+        mean = KernelMean(self.kernel_norm)
+        for answer in answers:
+            mean.add(self._kernel(answer.payload))
+        return state._replace(inputs=inputs, target=mean.result())
+
+    def _kernel(self, centred: Kernel) -> Kernel:
+        if self.kernel == "linear":
+            return centred
+        return gaussian_kernel(centred, self.sigma_factor)
+
+    def broadcast(self, state: FedHeNNState, client_id: int) -> AlignedWeights:
+        """Send Kbar and X_t."""
+        return AlignedWeights({}, state.inputs, state.target, self.eta(state.round_idx))
+
+    def aggregate(self, state: FedHeNNState, updates: Iterable[Update]) -> FedHeNNState:
+        """Let the clients keep what they have, and drop X_t."""
+        return FedHeNNState(state.round_idx + 1)
+
+    def global_payload(self, state: FedHeNNState) -> None:
+        """There is no common model."""
+
+    def newcomer_payload(self, state: FedHeNNState) -> AlignedWeights:
+        """Give nothing: a client starts from its own initial model."""
+        return AlignedWeights({})

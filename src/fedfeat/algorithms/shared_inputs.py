@@ -1,0 +1,54 @@
+"""Server halves that share unlabelled inputs X_t with everyone, for a term of weight eta_t in the local objectives."""
+
+import math
+from typing import Annotated, Any, Literal
+
+from torch import nn
+
+from fedfeat.config.conditions import integer, interval
+from fedfeat.errors import ConfigError
+from fedfeat.server import Server
+from fedfeat.types import Setting, Source, Survey
+
+EtaSchedule = Literal["sqrt", "linear", "const", "log"]
+ETA_SCHEDULES = {"sqrt": math.sqrt, "linear": float, "const": lambda t: 1.0, "log": math.log1p}
+"""Factor of eta_0 in round t, from 0; ``sqrt`` is that of dishamakhija/FedHeNN, without a term in the first round."""
+
+
+class SharedInputsServer(Server):
+    """Share a set of unlabelled inputs in every round in which the clients' term has a weight.
+
+    Args:
+        rad_size: m, 5,000 in the paper and 1,000 in dishamakhija/FedHeNN.
+        rad_source: Where X_t comes from, see `types.Source`; that code takes ``train_pool``.
+        rad_augment: Whether X_t is augmented; in that code it is.
+        eta0: Base weight of the term; .01 in that code, the paper's number is not known.
+        eta_schedule: See `ETA_SCHEDULES`.
+    """
+
+    def __init__(
+        self,
+        rad_size: Annotated[int, integer(4)] = 5000,
+        rad_source: Source = "train_pool",
+        rad_augment: bool = False,
+        eta0: Annotated[float, interval("[0, inf)")] = 0.01,
+        eta_schedule: EtaSchedule = "sqrt",
+    ) -> None:
+        self.eta0, self.eta_schedule = eta0, eta_schedule
+        self.rad = Survey(rad_source, rad_size, augment=rad_augment, counted=False)
+
+    def check(self, model: nn.Module, setting: Setting) -> None:
+        """Refuse a source that is empty."""
+        if self.rad.source not in setting.sources:
+            rule = "be another where partition.val_fraction is 0"
+            if self.rad.source == "public":
+                rule = "be another without a public data set (data@public=...)"
+            raise ConfigError.rule("algorithm.server.rad_source", rule, self.rad.source)
+
+    def eta(self, round_idx: int) -> float:
+        """Give eta_t."""
+        return self.eta0 * ETA_SCHEDULES[self.eta_schedule](round_idx)
+
+    def survey(self, state: Any, round_idx: int) -> Survey | None:
+        """Share X_t in rounds whose term has a weight."""
+        return self.rad if self.eta(round_idx) else None

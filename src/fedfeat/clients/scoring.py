@@ -1,0 +1,25 @@
+"""A model's predictions on examples, one by one."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedfeat.types import Scores
+
+
+@torch.inference_mode()
+def score_examples(predict: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]) -> Scores:
+    """Score a model on batches of inputs (B, ...) and labels (B,).
+
+    Args:
+        predict: Gives logits (B, num_classes); its modules are in eval mode.
+        batches: The examples.
+    """
+    correct, losses = [], []
+    for inputs, labels in batches:
+        logits = predict(inputs).float()
+        correct.append(logits.argmax(1) == labels)
+        losses.append(functional.cross_entropy(logits, labels, reduction="none"))
+    return Scores(torch.cat(correct).double().cpu().numpy(), torch.cat(losses).double().cpu().numpy())

@@ -1,0 +1,73 @@
+"""How a client half becomes a client, and what it has trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedfeat.client import ClientModule
+from fedfeat.models.policy import DROPPED
+from fedfeat.params import snapshot
+from fedfeat.types import Kept, Task
+
+if TYPE_CHECKING:
+    from fedfeat.types import Params
+
+_NOTHING = Kept()
+
+
+def become(module: ClientModule, task: Task, receive: Callable[[Any, Any], None]) -> Any:
+    """Make a client half the client of a task and give the method's record of its last turn.
+
+    Args:
+        module: The client half.
+        task: The task, with what the server sends and what the client has kept.
+        receive: The half's ``receive`` or ``recall``.
+    """
+    kept = task.kept or _NOTHING
+    module.take_personal(kept.personal)
+    receive(task.payload, kept.memory)
+    return kept.memory
+
+
+def uploaded_keys(module: ClientModule) -> list[str]:
+    """Name the tensors of a client half's network that an upload may be made of: all that follow from no others."""
+    return [key for key, policy in module.policies.items() if policy != DROPPED]
+
+
+class TrainedTensors(Mapping[str, "Params"]):
+    """The tensors of a client half by its parts, each copied to the CPU when it is asked for.
+
+    Args:
+        module: The client half, after its fit.
+    """
+
+    def __init__(self, module: ClientModule) -> None:
+        self._module, self._copies = module, dict[str, Any]()
+
+    def __getitem__(self, part: str) -> Params:
+        """Copy the tensors of a part: ``model``, or any other module that the half has."""
+        if part not in self._copies:
+            keys = uploaded_keys(self._module) if part == "model" else None
+            self._copies[part] = snapshot(self._module.get_submodule(part), keys)
+        return self._copies[part]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._module.named_children())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def cause_of(error: Exception) -> str:
+    """Give an error's type and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def seed_global_generators(seed: int) -> None:
+    """As `torch.manual_seed`, which without a GPU formats a stack trace for later at every call (0.5 ms)."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
