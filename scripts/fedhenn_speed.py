@@ -36,7 +36,7 @@ from timing import (
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedfeat.algorithms.fedhenn_client import AlignedWeights, FedHeNNClient
+from fedfeat.algorithms.fedhenn import AlignedWeights, FedHeNNClient
 from fedfeat.clients.host import keep_freed_memory
 from fedfeat.features.cka import Target, cka
 from fedfeat.features.kernels import Kernel, KernelName, kernel_of

@@ -21,9 +21,12 @@ from fedfeat.models.mlp import mlp
 from fedfeat.models.network import Network
 from fedfeat.rounds.loop import Progress, first_progress, run_rounds
 from fedfeat.rounds.plan import Plan
+from fedfeat.rounds.samplers import Uniform
+from fedfeat.rounds.site import federation_of, site_of
+from fedfeat.rounds.tally import Meter
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.seeding import numpy_generator
-from fedfeat.types import Federation, Parts, RoundRecord
+from fedfeat.types import Parts, RoundRecord, Turn
 
 # Threads bring nothing to such small tensors and cost a lot where other processes are busy.
 torch.set_num_threads(1)
@@ -31,6 +34,34 @@ torch.set_num_threads(1)
 SIZES = (3, 5, 8)
 """Unequal clients, so that a mean without weights is a different one."""
 NUM_FEATURES, NUM_CLASSES = 4, 3
+
+
+def turn_of(
+    payload: Any = None,
+    memory: Any = None,
+    *,
+    num_steps: int = 1,
+    lr: float = 0.5,
+    num_classes: int = NUM_CLASSES,
+) -> Turn:
+    """A turn of client 0 in the first round, on the CPU and without data."""
+    return Turn(
+        client_id=0,
+        round_idx=0,
+        payload=payload,
+        memory=memory,
+        num_steps=num_steps,
+        lr=lr,
+        device=torch.device("cpu"),
+        class_counts=np.ones(num_classes, dtype=np.int64),
+        batches=lambda size: iter(()),
+    )
+
+
+def sample_cohort(seed, round_idx, num_clients, size, excluded=frozenset()):
+    """The participants of a round under uniform sampling."""
+    able = [k for k in range(num_clients) if k not in excluded]
+    return Uniform().cohort(seed, round_idx, able, size, np.ones(num_clients, dtype=np.int64))
 
 
 class OwnTests:
@@ -90,17 +121,17 @@ class Parties(NamedTuple):
     executor: Executor
     data: FederatedData
     store: ClientStore
+    meter: Meter
 
     def start(self) -> Progress:
         """The state before the first round."""
-        worker, counts = self.executor.worker, self.data.class_counts
-        policies = worker.module.policies
-        federation = Federation(len(counts), counts.sum(axis=1), counts, policies, worker.networks)
-        return first_progress(self.server.init(worker.module.model, federation))
+        worker = self.executor.worker
+        self.server.setup(site_of(worker, self.meter.spend))
+        return first_progress(self.server.init(worker.module.model, federation_of(worker)))
 
     def run(self, progress: Progress | None = None) -> tuple[list[Progress], list[RoundRecord]]:
         """Run all rounds; give where the run stood and what happened after each."""
-        steps = list(run_rounds(*self, self.start() if progress is None else progress))
+        steps = list(run_rounds(*self[:-1], self.start() if progress is None else progress, self.meter))
         return [step for step, _ in steps], [record for _, record in steps]
 
 
@@ -139,7 +170,7 @@ def parties(
         "drop_singleton": executor.worker.drop_singleton,
     }  # fmt: skip
     store = ClientStore(store_dir, ram_budget)
-    return Parties(Plan(**(arguments | plan)), server or FedAvgServer(), executor, data, store)
+    return Parties(Plan(**(arguments | plan)), server or FedAvgServer(), executor, data, store, Meter())
 
 
 def params_of(progress: Progress) -> tuple[np.ndarray, np.ndarray]:

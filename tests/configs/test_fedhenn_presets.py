@@ -6,7 +6,7 @@ import pytest
 from presets import axes, composed, files, tiny_tweets
 from torch import nn
 
-from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.commands.reopen import reopen
 from fedfeat.config.rules import check
 from fedfeat.runs.finished import published_numbers

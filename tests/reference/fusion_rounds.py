@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 import torch
 from grouped_rounds import grouped_data, seeded
-from harness import SIZES, parties
+from harness import SIZES, parties, sample_cohort
 from torch.nn import functional
 
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
 from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.network import Network
-from fedfeat.rounds.sampling import sample_cohort
 
 LR, STEPS, ROUNDS, CHANNELS = 0.2, 2, 4, 3
 CONV, NORM, HEAD = "encoder.conv1.conv", "encoder.conv1.norm", "head.fc1.linear"

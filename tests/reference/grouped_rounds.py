@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from harness import SIZES, make_data, parties
+from harness import SIZES, make_data, parties, sample_cohort
 from torch.nn import functional
 
 from fedfeat.algorithms.fed2 import Fed2Server
@@ -22,7 +22,6 @@ from fedfeat.data.federated import FederatedData
 from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.network import Network
-from fedfeat.rounds.sampling import sample_cohort
 from fedfeat.seeding import numpy_generator
 
 LABELS = ([2, 2, 2], [0, 2, 2, 0, 2], [1, 2, 0, 0, 1, 2, 2, 1])

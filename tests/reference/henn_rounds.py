@@ -10,18 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from harness import NUM_CLASSES, NUM_FEATURES, SIZES, parties
+from harness import NUM_CLASSES, NUM_FEATURES, SIZES, parties, sample_cohort
 from plain_cka import cka, kernel_matrix
 from torch.nn import functional
 
 from fedfeat.algorithms.fedavg import FedAvgServer
-from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer, FedHeNNServer
-from fedfeat.algorithms.fedhenn_client import FedHeNNClient
+from fedfeat.algorithms.fedhenn import FedHeNNClient, FedHeNNServer
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks
 from fedfeat.models.mlp import mlp
 from fedfeat.models.network import Network
 from fedfeat.rounds.loop import run_rounds
-from fedfeat.rounds.sampling import sample_cohort
 from fedfeat.seeding import derive_seed, numpy_generator
 
 LR, STEPS, ROUNDS, RAD, ETA0 = 0.2, 3, 4, 7, 2.0

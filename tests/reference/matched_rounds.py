@@ -14,8 +14,7 @@ from harness import SIZES, parties
 from scipy.optimize import linear_sum_assignment
 from torch.nn import functional
 
-from fedfeat.algorithms.fedma import FedMAServer
-from fedfeat.algorithms.fedma_client import FedMAClient
+from fedfeat.algorithms.fedma import FedMAClient, FedMAServer
 from fedfeat.features.matching import BBPMap
 from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.mlp import mlp

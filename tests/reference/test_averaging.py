@@ -14,16 +14,16 @@ from harness import (
     network_of,
     params_of,
     parties,
+    sample_cohort,
     zeros,
 )
 from torch import nn
 
 from fedfeat.algorithms.fedavg import FedAvgServer, FedAvgState
 from fedfeat.algorithms.fedprox import FedProxClient
-from fedfeat.client import ClientModule, Weights
+from fedfeat.client import ClientModule
 from fedfeat.params import WeightedMean
-from fedfeat.rounds.sampling import sample_cohort
-from fedfeat.types import Update
+from fedfeat.types import Update, Weights
 
 
 def update(client_id, num_examples, **tensors):

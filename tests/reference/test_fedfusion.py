@@ -22,10 +22,10 @@ import fedfeat.models.policy
 from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
-from fedfeat.client import ClientModule, Weights
+from fedfeat.client import ClientModule
 from fedfeat.models.fusion import ConvFusion, Fusion, LambdaFusion
 from fedfeat.params import WeightedMean
-from fedfeat.types import Task
+from fedfeat.types import Task, Weights
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from harness import SIZES, parties
+from harness import SIZES, parties, turn_of
 from henn_rounds import (
     LR,
     NAMES,
@@ -23,10 +23,14 @@ from henn_rounds import (
 )
 
 from fedfeat import tree
-from fedfeat.algorithms import fedhenn, fedhenn_client
-from fedfeat.algorithms.fedhenn import AlignmentServer, FedHeNNHeteroServer
-from fedfeat.algorithms.fedhenn_client import AlignedWeights, FedHeNNClient
+from fedfeat.algorithms import fedhenn_hetero
+from fedfeat.algorithms import shared_inputs as shared
+from fedfeat.algorithms.fedhenn import AlignedWeights, FedHeNNClient
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
+from fedfeat.algorithms.shared_inputs import SharedInputsServer
 from fedfeat.client import ClientModule
+from fedfeat.features import alignment
+from fedfeat.features.alignment import AlignmentTerm
 from fedfeat.features.cka import Target, cka
 from fedfeat.features.kernels import Kernel, KernelMean, gaussian_kernel, kernel_of
 from fedfeat.models.cnn import digits_cnn
@@ -138,14 +142,19 @@ def test_a_small_step_with_the_term_alone_brings_the_representations_closer(tmp_
     payload = AlignedWeights({}, rad, mean.result(), eta=1e4)
     module = worker.module_of(1)
     module.receive(payload, None)
+    module.begin_turn(turn_of(payload))
     module.prepare(None)
-    before = module.distance()
+
+    def distance():
+        return module.term.distance(module.represent)
+
+    before = distance()
     before.backward()
     with torch.no_grad():
         for parameter in module.model.parameters():
             parameter -= 0 if parameter.grad is None else 0.01 * parameter.grad
     assert module.model.last_layer.weight.grad is None
-    assert 0 < module.distance() < before < 1
+    assert 0 < distance() < before < 1
 
 
 def test_a_state_is_a_value_and_holds_no_inputs_between_rounds(tmp_path):
@@ -181,7 +190,7 @@ def test_inputs_pass_in_parts(name, tmp_path, monkeypatch):
         sizes.add(len(inputs))
         return represent(self, inputs)
 
-    monkeypatch.setattr(fedhenn_client, "PART", 3)
+    monkeypatch.setattr(alignment, "PART", 3)
     monkeypatch.setattr(FedHeNNClient, "represent", noted)
     check(SETTINGS[name], tmp_path)
     assert sizes == ({3, 2, 7} if "some" in name else {3, 1} if "homo" in name else {3, 1, 7})
@@ -190,12 +199,12 @@ def test_inputs_pass_in_parts(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("norm", "sizes"), [("bn", [7]), ("gn", [3, 3, 1])])
 def test_inputs_that_meet_in_a_layer_stay_together(norm, sizes, monkeypatch):
     seen, represent = [], FedHeNNClient.represent
-    monkeypatch.setattr(fedhenn_client, "PART", 3)
+    monkeypatch.setattr(alignment, "PART", 3)
     monkeypatch.setattr(FedHeNNClient, "represent", lambda self, x: seen.append(len(x)) or represent(self, x))
     network = digits_cnn((1, 8, 8), 10, norm=norm)
     module = FedHeNNClient(model=network, optimizer=partial(torch.optim.SGD, lr=0.1))
     inputs = torch.randn(7, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    found = module._represented(inputs)
+    found = module.term._in_parts(module.represent, inputs)
     assert seen == sizes
     torch.testing.assert_close(found, network.representation(inputs), rtol=1e-5, atol=1e-6)
 
@@ -204,42 +213,41 @@ def test_inputs_that_meet_in_a_layer_stay_together(norm, sizes, monkeypatch):
 def test_a_target_of_all_inputs_is_made_once_per_turn(rad_batch, made, tmp_path, monkeypatch):
     """Rounds 1 and 2 of one client each have the term in 3 steps, round 0 has none."""
     targets = []
-    monkeypatch.setattr(fedhenn_client, "Target", lambda *both: targets.append(both) or Target(*both))
+    monkeypatch.setattr(alignment, "Target", lambda *both: targets.append(both) or Target(*both))
     setting = Setting(hetero=True, cohort_size=1, rad_batch=rad_batch)
     federation_of(setting, tmp_path, num_rounds=3).run()
     assert len(targets) == made
 
 
 def distance_to(target):
-    def distance(self):
-        own = kernel_of(self.represent(self._inputs))
-        return 1.0 - cka(own, target(self, own), self.hsic)
+    def distance(self, represent):
+        own = kernel_of(represent(self._inputs))
+        return 1.0 - cka(own, target(self, own), self._hsic)
 
     return distance
 
 
-OWN_TARGET, RECEIVE, ADD = FedHeNNClient._own_target, FedHeNNClient.receive, WeightedMean.add
-SURVEY = AlignmentServer.survey
+PREPARE, RECEIVE, ADD = FedHeNNClient.prepare, FedHeNNClient.receive, WeightedMean.add
+SURVEY = SharedInputsServer.survey
 HETERO, RESTRICT, REPRESENT = FedHeNNHeteroServer.__init__, Kernel.restrict, FedHeNNClient.represent
 
 
-def target_in_training_mode(self):
+def target_in_training_mode(self, batches):
     self.eval = self.train
-    return OWN_TARGET(self)
+    return PREPARE(self, batches)
 
 
 def over_participants(self, *arguments, **more):
     HETERO(self, *arguments, **more)
-    self.rad = self.rad._replace(answer="cohort")
+    self.rad = self.rad._replace(asked="cohort")
 
 
 def over_all(self, *arguments, **more):
     HETERO(self, *arguments, **more)
-    self.rad = self.rad._replace(answer="all")
+    self.rad = self.rad._replace(asked="all")
 
 
 def mixed_memories(self, payload, memory):
-    self._sent = payload
     copy_into(self.model, payload.params)
 
 
@@ -262,7 +270,7 @@ def no_gradient(self, inputs):
 
 def after_dropout(self, inputs):
     """Representations after the dropout in front of the last layer."""
-    return self._network.last_input(inputs)
+    return self.network.last_input(inputs)
 
 
 def width_of_the_default(representation, kernel, sigma_factor):
@@ -276,19 +284,19 @@ def not_after_the_last_round(self, state, round_idx):
 BUGS = {
     "gradient through the target": (
         "homogeneous",
-        [(FedHeNNClient, "distance", distance_to(lambda self, own: own))],
+        [(AlignmentTerm, "distance", distance_to(lambda self, own: own))],
     ),
     "target of the new model": (
         "homogeneous",
-        [(FedHeNNClient, "distance", distance_to(lambda self, own: Kernel(own.values.detach(), own.dense)))],
+        [(AlignmentTerm, "distance", distance_to(lambda self, own: Kernel(own.values.detach(), own.dense)))],
     ),
     "no gradient": ("heterogeneous", [(FedHeNNClient, "represent", no_gradient)]),
     "target in training mode": (
         "homogeneous, dropout",
-        [(FedHeNNClient, "_own_target", target_in_training_mode)],
+        [(FedHeNNClient, "prepare", target_in_training_mode)],
     ),
-    "term in round 0": ("heterogeneous", [(fedhenn, "ETA_SCHEDULES", {"sqrt": lambda t: math.sqrt(t + 1)})]),
-    "weight without the root": ("homogeneous", [(fedhenn, "ETA_SCHEDULES", {"sqrt": float})]),
+    "term in round 0": ("heterogeneous", [(shared, "ETA_SCHEDULES", {"sqrt": lambda t: math.sqrt(t + 1)})]),
+    "weight without the root": ("homogeneous", [(shared, "ETA_SCHEDULES", {"sqrt": float})]),
     "mean over participants": ("heterogeneous", [(FedHeNNHeteroServer, "__init__", over_participants)]),
     "mean over all": ("heterogeneous, participants", [(FedHeNNHeteroServer, "__init__", over_all)]),
     "memories mixed": ("heterogeneous", [(FedHeNNClient, "receive", mixed_memories)]),
@@ -299,9 +307,9 @@ BUGS = {
     ),
     "personal model is the average": (
         "homogeneous",
-        [(FedHeNNClient, "become", lambda self, payload, memory: self.receive(payload, None))],
+        [(FedHeNNClient, "recall", lambda self, payload, memory: self.receive(payload, None))],
     ),
-    "target of the turn before": ("homogeneous", [(fedhenn_client, "Target", first_target_for_ever())]),
+    "target of the turn before": ("homogeneous", [(alignment, "Target", first_target_for_ever())]),
     "representation after dropout": ("homogeneous, dropout", [(FedHeNNClient, "represent", after_dropout)]),
     "penultimate instead of features": (
         "heterogeneous, features",
@@ -313,23 +321,23 @@ BUGS = {
     ),
     "a client's own width": (
         "homogeneous, rbf of 0.8",
-        [(fedhenn_client, "kernel_of", width_of_the_default)],
+        [(alignment, "kernel_of", width_of_the_default)],
     ),
     "the clients' own width": (
         "heterogeneous, rbf of 0.8",
-        [(fedhenn_client, "kernel_of", width_of_the_default)],
+        [(alignment, "kernel_of", width_of_the_default)],
     ),
     "the server's own width": (
         "heterogeneous, rbf of 0.8",
-        [(fedhenn, "gaussian_kernel", lambda linear, sigma_factor: gaussian_kernel(linear, 0.4))],
+        [(fedhenn_hetero, "gaussian_kernel", lambda linear, sigma_factor: gaussian_kernel(linear, 0.4))],
     ),
     "no term after the last round": (
         "homogeneous, then all",
-        [(AlignmentServer, "survey", not_after_the_last_round)],
+        [(SharedInputsServer, "survey", not_after_the_last_round)],
     ),
     "no target after the last round": (
         "heterogeneous, then all",
-        [(AlignmentServer, "survey", not_after_the_last_round)],
+        [(SharedInputsServer, "survey", not_after_the_last_round)],
     ),
     "rows of the target mixed up": ("heterogeneous, some inputs", [(Kernel, "restrict", other_rows)]),
 }

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from grouped_rounds import seeded
-from harness import SIZES
+from harness import SIZES, turn_of
 from matched_rounds import MOMENTUM, SETTINGS, STEPS, Setting, check, federation_of, fresh
 
 import fedfeat.algorithms.fedma
-import fedfeat.algorithms.fedma_client
 from fedfeat import tree
-from fedfeat.algorithms.fedma import FedMAServer, mean_by_class
-from fedfeat.algorithms.fedma_client import FedMAClient, LayerExchange
+from fedfeat.algorithms.fedma import FedMAClient, FedMAServer, LayerExchange, OwnModel
+from fedfeat.algorithms.matched import mean_by_class
+from fedfeat.clients.turns import TrainedTensors
 from fedfeat.errors import UserError
 from fedfeat.features.chain import chain_layers, layer_of, sliced
 from fedfeat.features.matching import BBPMap
@@ -55,14 +55,14 @@ def test_permuted_clients_give_the_network_itself(name):
     clients = [FedMAClient(model=network, optimizer=partial(torch.optim.SGD, lr=1.0)) for network in networks]
     state = server.init(networks[0], Federation(2, counts.sum(1), counts, clients[0].policies, None))
     starts = [snapshot(network) for network in networks]
-    memories = list(starts)
+    memories = [OwnModel(start) for start in starts]
     for stage in range(len(layers)):
         updates = []
         for k, client in enumerate(clients):
             if stage:
                 client.receive(server.broadcast(state, k), memories[k])
-            client._stage = stage
-            payload, memories[k] = client.upload()
+            turn = turn_of(server.broadcast(state, k))
+            payload, memories[k] = client.upload(turn, TrainedTensors(client))
             updates.append(Update(k, 1, payload, None, {}))
             torch.testing.assert_close(client(x), expected[0], rtol=1e-4, atol=1e-4)
         state = server.aggregate(state, updates)
@@ -122,7 +122,7 @@ def test_optimizer_settings(stage, lr, weight_decay, frozen):
     client = FedMAClient(model=model, optimizer=optimizer, weight_decay=0.01)
     width = {1: 6, 2: 5}.get(stage, 0)
     sent = {key: value for key, value in own.items() if stage and key.startswith(NAMES[stage - 1])}
-    client.receive(LayerExchange(sent or own, stage, torch.arange(width) if stage else None), own)
+    client.receive(LayerExchange(sent or own, stage, torch.arange(width) if stage else None), OwnModel(own))
     (group,) = client.configure_optimizers().param_groups
     assert group["lr"] == pytest.approx(lr)
     assert (group["weight_decay"], group["momentum"]) == (weight_decay, MOMENTUM)
@@ -213,7 +213,7 @@ def in_place(weight, assignment, num_global):
 
 BUGS = {
     "a frozen layer trained": [(FedMAClient, "receive", thawed)],
-    "inputs left where they were": [(fedfeat.algorithms.fedma_client, "spread_inputs", in_place)],
+    "inputs left where they were": [(fedfeat.algorithms.fedma, "spread_inputs", in_place)],
     "last layer averaged without counts": [
         (
             fedfeat.algorithms.fedma,
@@ -225,9 +225,9 @@ BUGS = {
     "sliced for another client": [
         (FedMAServer, "broadcast", lambda self, state, k: BROADCAST(self, state, 0))
     ],
-    "last layer at the full rate": [(fedfeat.algorithms.fedma_client, "LAST_LR", 1.0)],
-    "last layer without decay": [(fedfeat.algorithms.fedma_client, "LAST_WEIGHT_DECAY", 0.0)],
-    "last layer as short as others": [(fedfeat.algorithms.fedma_client, "LAST_EPOCHS", 1)],
+    "last layer at the full rate": [(fedfeat.algorithms.fedma, "LAST_LR", 1.0)],
+    "last layer without decay": [(fedfeat.algorithms.fedma, "LAST_WEIGHT_DECAY", 0.0)],
+    "last layer as short as others": [(fedfeat.algorithms.fedma, "LAST_EPOCHS", 1)],
 }
 
 

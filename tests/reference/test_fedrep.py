@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from harness import SIZES, parties
+from harness import SIZES, parties, sample_cohort
 from torch.nn import functional
 
 from fedfeat import tree
@@ -15,7 +15,6 @@ from fedfeat.errors import ClientError
 from fedfeat.models.mlp import mlp
 from fedfeat.params import WeightedMean
 from fedfeat.rounds.loop import run_rounds
-from fedfeat.rounds.sampling import sample_cohort
 from fedfeat.types import Task
 
 LR, MOMENTUM, DECAY, ROUNDS = 0.2, 0.9, 0.1, 4
@@ -206,7 +205,7 @@ BUGS = {
     "weight decay on the frozen half": [(FedRepClient, "on_train_epoch_start", decayed_body)],
     "mean without weights": [(WeightedMean, "add", lambda self, params, weight: ADD(self, params, 1))],
     "heads forgotten": [
-        (FedRepClient, "receive", lambda self, payload, memory: ClientModule.receive(self, payload, None))
+        (FedRepClient, "take_personal", lambda self, personal: ClientModule.take_personal(self, {}))
     ],
 }
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from harness import make_data, network_of, parties
+from harness import make_data, network_of, parties, turn_of
 from safetensors.torch import save
 from torch import nn
 
@@ -11,6 +11,7 @@ from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedprox import FedProxClient
 from fedfeat.client import ClientModule
+from fedfeat.clients.turns import TrainedTensors
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ClientError
 from fedfeat.models.mlp import mlp
@@ -187,7 +188,7 @@ def test_bytes_are_those_of_the_serialised_tensors(selectors, tmp_path):
     assert one == sum(
         t.numel() * t.element_size() for k, t in module.model.state_dict().items() if k in module.shared_keys
     )
-    assert serialised(module.upload()[0]) == one > 0
+    assert serialised(module.upload(turn_of(), TrainedTensors(module))[0]) == one > 0
     assert records[-1].metrics["comm/up_bytes"] == records[-1].metrics["comm/down_bytes"] == 2 * 2 * one
     assert records[-1].metrics["comm/total_bytes"] == 2 * 2 * 2 * one
 

@@ -10,16 +10,15 @@ from harness import parties
 from matched_rounds import fresh
 
 from fedfeat import tree
-from fedfeat.algorithms.fedma_client import FedMAClient, LayerExchange
+from fedfeat.algorithms.fedma import FedMAClient, LayerExchange
 from fedfeat.algorithms.ot_fusion import OTFusionServer
 from fedfeat.algorithms.pfnm import OneShotFedMAServer, PFNMClient, PFNMServer, WholeNetwork
-from fedfeat.client import Weights
 from fedfeat.features.chain import chain_layers, layer_of, sliced
 from fedfeat.features.matching import BBPMap
 from fedfeat.models.cnn import mnist_cnn
 from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed
-from fedfeat.types import Federation, Update
+from fedfeat.types import Federation, Update, Weights
 
 SERVERS = {"pfnm": (PFNMServer, "mlp"), "fedma": (OneShotFedMAServer, "conv")}
 SGD = partial(torch.optim.SGD, lr=1.0)

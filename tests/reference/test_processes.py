@@ -11,7 +11,7 @@ from executor_cases import CASES, run, serial
 from harness import make_data, parties
 
 from fedfeat import tree
-from fedfeat.algorithms.fedhenn_client import FedHeNNClient
+from fedfeat.algorithms.fedhenn import FedHeNNClient
 from fedfeat.client import ClientModule
 from fedfeat.errors import ClientError, ConfigError
 from fedfeat.executors.forked.processes import ProcessExecutor
@@ -176,9 +176,8 @@ def test_a_client_that_fails_elsewhere_keeps_its_stack_trace(federation):
 
 
 def _fits(executor, clients):
-    from fedfeat.client import Weights
     from fedfeat.params import snapshot
-    from fedfeat.types import Task
+    from fedfeat.types import Task, Weights
 
     payload = Weights(snapshot(executor.worker.module.model))
     return list(executor.fit([Task(k, 0, payload, None, 2) for k in clients]))

@@ -7,7 +7,8 @@ import pytest
 import torch
 from refusals import named, refused_at_start
 
-from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer, FedHeNNServer
+from fedfeat.algorithms.fedhenn import FedHeNNServer
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.clients.worker import Worker
 from fedfeat.commands.reopen import reopen
 from fedfeat.runs.checkpoint import CheckpointFolder

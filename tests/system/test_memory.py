@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 import torch
 from harness import make_data, parties
-from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer
-from fedfeat.algorithms.fedhenn_client import FedHeNNClient
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
+from fedfeat.algorithms.fedhenn import FedHeNNClient
 from fedfeat.models.mlp import mlp
 from fedfeat.clients.networks import OneNetwork
 from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks

@@ -1,15 +1,16 @@
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from harness import linear
+from harness import linear, turn_of
 from torch import nn
 
-from fedfeat.client import ClientModule, Weights
+from fedfeat.client import ClientModule
+from fedfeat.clients.turns import TrainedTensors
 from fedfeat.errors import ConfigError
 from fedfeat.models.mlp import mlp
-from fedfeat.params import snapshot
+from fedfeat.params import select, snapshot
+from fedfeat.types import Weights
 
 
 def client(personal=(), lr=0.5):
@@ -27,9 +28,15 @@ def test_a_client_is_what_it_received_and_what_it_remembers():
         {key: t for key, t in snapshot(module.model).items() if key.startswith(part)}
         for part in ("enc", "head")
     )
-    module.receive(Weights(filled(shared, 1.0)), filled(head, 2.0))
-    payload, memory = module.upload()
-    for found, keys, value in ((payload.params, shared, 1.0), (memory, head, 2.0)):
+    module.take_personal(filled(head, 2.0))
+    module.receive(Weights(filled(shared, 1.0)), None)
+    trained = TrainedTensors(module)
+    payload, memory = module.upload(turn_of(), trained)
+    assert memory is None
+    for found, keys, value in (
+        (payload.params, shared, 1.0),
+        (select(trained["model"], module.personal_keys), head, 2.0),
+    ):
         assert list(found) == list(keys)
         assert all((tensor == value).all() for tensor in found.values())
 
@@ -38,14 +45,16 @@ def test_a_client_without_memory_starts_from_the_initial_model_not_from_the_last
     module = client(["head"])
     initial = snapshot(module.model, module.personal_keys)
     shared = Weights(snapshot(module.model, module.shared_keys))
-    module.receive(shared, filled(initial, 9.0))
+    module.take_personal(filled(initial, 9.0))
+    module.receive(shared, None)
+    module.take_personal({})
     module.receive(shared, None)
     assert all(torch.equal(module.model.state_dict()[key], initial[key]) for key in initial)
 
 
 def test_an_upload_does_not_follow_the_module():
     module = client()
-    payload, memory = module.upload()
+    payload, memory = module.upload(turn_of(), TrainedTensors(module))
     before = {key: tensor.clone() for key, tensor in payload.params.items()}
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
@@ -63,7 +72,7 @@ def test_the_mean_loss_of_a_turn_weighs_batches_by_their_examples(monkeypatch):
     module = client()
     losses = iter([torch.tensor(1.0), torch.tensor(4.0)])
     monkeypatch.setattr(module, "loss", lambda batch: next(losses))
-    module.begin_turn(1.0, np.ones(3), torch.device("cpu"))
+    module.ready(turn_of())
     module.training_step((torch.zeros(3, 4), torch.zeros(3)), 0)
     module.training_step((torch.zeros(1, 4), torch.zeros(1)), 1)
     assert module.turn_metrics() == {
@@ -73,13 +82,13 @@ def test_the_mean_loss_of_a_turn_weighs_batches_by_their_examples(monkeypatch):
     }
     # Forward 2 * (4 * 5 + 5 * 3); backward to the weights the same, to the hidden layer 2 * 5 * 3.
     assert module.flops_per_example == 70 + 70 + 30
-    module.begin_turn(1.0, np.ones(3), torch.device("cpu"))
+    module.ready(turn_of())
     assert module.turn_metrics()["examples"] == 0.0
 
 
 def test_the_learning_rate_is_the_rounds():
     module = client(lr=0.5)
-    module.begin_turn(0.2, np.ones(3), torch.device("cpu"))
+    module.ready(turn_of(lr=0.1))
     assert module.configure_optimizers().param_groups[0]["lr"] == pytest.approx(0.1)
 
 

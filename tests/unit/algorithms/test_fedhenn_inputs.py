@@ -8,8 +8,8 @@ import torch
 from harness import parties
 
 from fedfeat.algorithms.fedavg import FedAvgServer
-from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer, FedHeNNServer
-from fedfeat.algorithms.fedhenn_client import FedHeNNClient
+from fedfeat.algorithms.fedhenn import FedHeNNClient, FedHeNNServer
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import ClientSplit, IndexTestParts
@@ -92,7 +92,7 @@ def test_inputs_come_from_the_source_that_is_asked_for(kind, source, tmp_path, m
 @pytest.mark.parametrize("size", [4, 6])
 def test_augmented_inputs_are_shared_where_they_are_asked_for(kind, size, tmp_path, monkeypatch):
     server = KINDS[kind](rad_size=size, rad_augment=True, eta_schedule="const")
-    assert server.rad._replace(answer="none") == Survey("train_pool", size, augment=True)
+    assert server.rad._replace(asked="none") == Survey("train_pool", size, augment=True, counted=False)
     data, heard, sent = rounds_of(tmp_path, server, monkeypatch)
     assert len(heard) == 2
     for round_idx, inputs in enumerate(heard):
@@ -112,8 +112,8 @@ def test_an_answer_has_at_most_as_many_numbers_as_pairs_of_inputs(kernel, sigma_
     options = {"client": FedHeNNClient, "build_model": model, "personal": True}
     worker = parties(tmp_path, data=images(), **options).executor.worker
     inputs = worker.data.unlabelled(Survey("train_pool", 8), 0, 0)
-    answer = worker.represent(Task(0, 0, None, None), inputs)
-    assert answer.kernel.values.shape == (8, min(8, hidden))
+    answer = worker.answer(Task(0, 0, None, None), inputs)
+    assert answer.payload.values.shape == (8, min(8, hidden))
     server = FedHeNNHeteroServer(kernel=kernel, sigma_factor=sigma_factor)
     found = server.hear(server.init(None, None), inputs, [answer]).target
     with torch.no_grad():

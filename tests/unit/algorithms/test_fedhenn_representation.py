@@ -4,9 +4,10 @@ from functools import partial
 
 import pytest
 import torch
+from harness import turn_of
 from torch import nn
 
-from fedfeat.algorithms.fedhenn_client import AlignedWeights, FedHeNNClient
+from fedfeat.algorithms.fedhenn import AlignedWeights, FedHeNNClient
 from fedfeat.features.cka import cka
 from fedfeat.features.kernels import linear_kernel
 from fedfeat.models.cnn import fedrep_cnn100
@@ -42,9 +43,15 @@ def turn(network, **options):
     """A client half at the start of a fit that has received the network's own weights."""
     module = FedHeNNClient(model=network, optimizer=partial(torch.optim.SGD, lr=0.1), **options)
     module.plain = lambda inputs: inputs
-    module.receive(AlignedWeights(snapshot(network), inputs_of(network), eta=1.0), None)
-    module.prepare(None)
+    begin(module, AlignedWeights(snapshot(network), inputs_of(network), eta=1.0))
     return module.train()
+
+
+def begin(module, payload):
+    """What a worker does before a fit."""
+    module.receive(payload, None)
+    module.begin_turn(turn_of(payload))
+    module.prepare(None)
 
 
 def dropouts(network):
@@ -57,7 +64,7 @@ def test_a_network_in_training_is_at_no_distance_from_its_own_target(name, rad_b
     module = turn(built(name), rad_batch=rad_batch)
     assert dropouts(module.model)
     state = torch.get_rng_state()
-    assert float(module.distance().detach()) == pytest.approx(0, abs=1e-5)
+    assert float(module.term.distance(module.represent).detach()) == pytest.approx(0, abs=1e-5)
     if rad_batch is None:
         assert torch.equal(torch.get_rng_state(), state)  # nothing was drawn
 
@@ -113,7 +120,7 @@ def test_features_are_the_encoders_output_and_their_gradient_stays_in_it(name, w
     found = module.represent(x)
     assert torch.equal(found, module.model.features(x).flatten(1))
     assert found.shape == (16, width)
-    assert float(module.distance().detach()) == pytest.approx(0, abs=1e-5)
+    assert float(module.term.distance(module.represent).detach()) == pytest.approx(0, abs=1e-5)
     found.square().sum().backward()
     grads = {key: parameter.grad is not None for key, parameter in module.model.named_parameters()}
     assert {key.split(".")[0] for key, has in grads.items() if has} == {"encoder"}
@@ -127,7 +134,7 @@ def test_a_fusion_is_part_of_the_features():
     fuse(network, "multi", lambda_init=0.5)
     x = inputs_of(network)
     with torch.no_grad():
-        network.fusion.frozen[0][0].weight.add_(1.0)
+        network.fusion.frozen.network[0][0].weight.add_(1.0)
     assert torch.equal(network.feature_vector(x), network.features(x).flatten(1))
     assert not torch.equal(network.feature_vector(x), plain)
     assert torch.equal(network.last_layer(network.representation(x)), network(x))

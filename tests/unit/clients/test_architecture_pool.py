@@ -10,8 +10,8 @@ from torch import nn
 
 import fedfeat.clients.worker
 from fedfeat import tree
-from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer
-from fedfeat.algorithms.fedhenn_client import FedHeNNClient
+from fedfeat.algorithms.fedhenn import FedHeNNClient
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks
 from fedfeat.errors import ConfigError
 from fedfeat.models.mlp import mlp

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
+from harness import turn_of
 from torch import nn
 
 from fedfeat.client import ClientModule
@@ -53,7 +53,7 @@ def test_a_client_trains_all_its_parameters_with_it_at_the_rate_of_the_round():
     module = ClientModule(
         mlp((4,), 3, hidden=[5]), partial(sgd_sparing_biases, lr=0.5, momentum=0.9, weight_decay=0.25)
     )
-    module.begin_turn(0.1, np.ones(3, dtype=int), torch.device("cpu"))
+    module.ready(turn_of(lr=0.05))
     groups = module.configure_optimizers().param_groups
     decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     names = dict(module.model.named_parameters())

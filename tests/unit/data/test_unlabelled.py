@@ -27,7 +27,7 @@ SPLIT = ClientSplit(
 
 
 def drawn(source="train_pool", size=100, seed=0, round_idx=0, split=SPLIT):
-    return draw_unlabelled(split, Survey(source, size), seed, round_idx).tolist()
+    return draw_unlabelled(split, source, size, seed, round_idx).tolist()
 
 
 @pytest.mark.parametrize(

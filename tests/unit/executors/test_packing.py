@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from fedfeat import tree
-from fedfeat.client import Weights
 from fedfeat.executors.forked.packing import pack, unpack
-from fedfeat.types import Task, Update
+from fedfeat.types import Task, Update, Weights
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
 

@@ -8,9 +8,9 @@ from torch import nn
 
 pytest.importorskip("ray", reason="executor=ray needs the extra `ray`, which is not installed")
 
-from fedfeat.client import Weights
 from fedfeat.errors import ClientError
 from fedfeat.executors.on_ray.wire import Flat, pack, put_together, take_apart, unpack
+from fedfeat.types import Weights
 
 CPU = torch.device("cpu")
 

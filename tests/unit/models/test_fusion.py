@@ -10,7 +10,8 @@ from torch import nn
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import conv_block, fc_blocks
-from fedfeat.models.fusion import ConvFusion, Fusion, LambdaFusion, frozen_keys, fuse
+from fedfeat.models.frozen import frozen_keys
+from fedfeat.models.fusion import ConvFusion, Fusion, LambdaFusion, fuse
 from fedfeat.models.mlp import mlp
 from fedfeat.models.network import Network
 from fedfeat.models.policy import sent_keys, tensor_policies
@@ -256,5 +257,5 @@ def test_the_fusion_holds_a_copy_of_the_extractor():
     encoder = nn.Sequential(nn.Linear(2, 2))
     fusion = Fusion(LambdaFusion(1, 0.0), encoder)
     encoder[0].weight.data.zero_()
-    assert (fusion.frozen[0].weight != 0).all()
+    assert (fusion.frozen.network[0].weight != 0).all()
     assert encoder[0].weight.requires_grad

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fedfeat.models.blocks import conv_block, fc_blocks
-from fedfeat.models.fusion import frozen_keys, fuse
+from fedfeat.models.frozen import frozen_keys
+from fedfeat.models.fusion import fuse
 from fedfeat.models.grouped import GroupedNetwork, GroupSeparation
 from fedfeat.models.network import Network
 from fedfeat.models.policy import DROPPED, GROUPED, SHARED, tensor_policies

@@ -8,8 +8,8 @@ import torch
 from harness import SIZES, averaged, local_steps, params_of, parties, zeros
 from torch import nn
 
-from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer
-from fedfeat.algorithms.fedhenn_client import FedHeNNClient
+from fedfeat.algorithms.fedhenn import FedHeNNClient
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.algorithms.fedrep import FedRepClient
 from fedfeat.client import ClientModule
 from fedfeat.models.blocks import named_layers

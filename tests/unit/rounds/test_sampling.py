@@ -2,10 +2,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from harness import sample_cohort
 
 from fedfeat.data.affected import reduced_clients, weak_clients
 from fedfeat.errors import ConfigError
-from fedfeat.rounds.sampling import cohort_size, sample_cohort, sample_stragglers, straggler_steps
+from fedfeat.rounds.sampling import cohort_size, sample_stragglers, straggler_steps
 from fedfeat.seeding import derive_seed, numpy_generator
 
 

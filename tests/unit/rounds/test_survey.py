@@ -4,17 +4,16 @@ import weakref
 
 import pytest
 import torch
-from harness import make_data, parties
+from harness import make_data, parties, sample_cohort
 
 from fedfeat.algorithms.fedavg import FedAvgServer
-from fedfeat.algorithms.fedhenn import FedHeNNHeteroServer, FedHeNNServer
-from fedfeat.algorithms.fedhenn_client import FedHeNNClient
+from fedfeat.algorithms.fedhenn import FedHeNNClient, FedHeNNServer, OwnModel
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.clients.worker import Worker
 from fedfeat.features.kernels import linear_kernel
 from fedfeat.models.mlp import mlp
 from fedfeat.params import copy_into, snapshot
-from fedfeat.rounds.sampling import sample_cohort
-from fedfeat.types import Survey, Task
+from fedfeat.types import Kept, Survey, Task
 
 SIZES = (3, 4, 5, 6)
 
@@ -94,29 +93,30 @@ def test_an_answer_is_that_of_the_clients_own_model_in_evaluation_mode(tmp_path)
     payload = federation.server.broadcast(federation.start().state, 0)
     worker.fit(Task(0, 0, payload, None, 3))
     inputs = federation.data.unlabelled(Survey("train_pool", 8), 0, 0)
-    fresh, kept = (worker.represent(Task(1, 0, None, has), inputs) for has in (None, memory))
+    old = Kept(memory=OwnModel(memory))
+    fresh, kept = (worker.answer(Task(1, 0, None, has), inputs) for has in (None, old))
     for answer, params in ((fresh, {}), (kept, memory)):
         copy_into(own, params)
         expected = linear_kernel(own.eval().representation(inputs)).centred()
         # In batches of another size, products round differently on some machines.
-        torch.testing.assert_close(answer.kernel.values, expected.values.detach(), rtol=0, atol=1e-6)
-        assert not answer.kernel.dense
-        assert not answer.kernel.values.requires_grad
+        torch.testing.assert_close(answer.payload.values, expected.values.detach(), rtol=0, atol=1e-6)
+        assert not answer.payload.dense
+        assert not answer.payload.values.requires_grad
     assert worker.module.training
     assert fresh.client_id == 1
 
 
 def test_answers_stream(tmp_path, monkeypatch):
     """When a client is asked, the representations of the ones before it are gone."""
-    alive, most, original = [], [], Worker.represent
+    alive, most, original = [], [], Worker.answer
 
     def watched(self, task, inputs):
         most.append(sum(reference() is not None for reference in alive))
         answer = original(self, task, inputs)
-        alive.append(weakref.ref(answer.kernel.values))
+        alive.append(weakref.ref(answer.payload.values))
         return answer
 
-    monkeypatch.setattr(Worker, "represent", watched)
+    monkeypatch.setattr(Worker, "answer", watched)
     sizes = (3,) * 20
     federation_of(tmp_path, hetero(), data=make_data(sizes), num_rounds=1, cohort_size=2).run()
     assert len(most) == 20
