@@ -1,10 +1,8 @@
 """SCAFFOLD: Karimireddy et al., ICML 2020, Algorithm 1 with option II, as short as the contract of a method lets it be.
 
-server: x, c <- initial model, 0;  each round: S <- sample clients
-        for k in S:  send x, c;  receive y_k, dc_k
-        x <- mean of y_k;  c <- c + |S| / N * mean of dc_k
-client: for K steps:  y <- y - lr * (g(y) - c_k + c)
-        c_k+ <- c_k - c + (x - y) / (K lr);  return y, c_k+ - c_k
+server: x, c <- initial model, 0;  each round:  send x, c to a sample S of N clients;  receive y_k, dc_k
+        x <- mean of y_k;  c <- c + sum of dc_k / N
+client: K steps:  y <- y - lr * (g(y) - c_k + c);  c_k+ <- c_k - c + (x - y) / (K lr);  return y, c_k+ - c_k
 """
 
 from collections.abc import Iterable
