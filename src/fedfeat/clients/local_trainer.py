@@ -45,9 +45,9 @@ class LocalTrainer:
     """
 
     accelerator: str = "auto"
-    devices: int | str = 1
+    devices: int | str | list[int] = 1
     strategy: str = "auto"
-    precision: str = "32-true"
+    precision: str | int = "32-true"
     gradient_clip_val: float | None = None
     gradient_clip_algorithm: str = "norm"
     num_threads: int | None = None
@@ -108,7 +108,7 @@ class LocalTrainer:
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Context in which evaluation computes in the precision of the fits."""
-        dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+        dtypes: dict[str | int, torch.dtype] = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
         return torch.autocast(device.type, dtype=dtypes.get(self.precision), enabled=self.precision in dtypes)
 
 

@@ -1,19 +1,24 @@
-"""Whether every ``_target_`` of a configuration exists and takes the arguments that stand beside it."""
+"""Whether every ``_target_`` of a configuration exists and takes what stands beside it: names and values.
 
-import inspect
-from collections.abc import Mapping
+What a value must be is said by the constructor alone, in the types of its parameters, so a rule holds for the part
+that has it and for no other part with a key of that name.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hydra.utils import get_object
 
+from fedfeat.config.annotations import Parameters, classes_taken, condition, makes_object, parameters, record
+from fedfeat.config.explain import as_user_error
 from fedfeat.errors import ConfigError
 
 
 def check_targets(config: Mapping[str, Any], prefix: str = "") -> None:
-    """Refuse an argument that its ``_target_`` does not take.
+    """Refuse arguments that a ``_target_`` does not take, by their names or by their values.
 
     Hydra would notice only when the object is made: for a ``_partial_`` that is deep inside the program, where
-    nobody knows the key any more.
+    nobody knows the key any more. Values it never compares with types.
 
     Args:
         config: The resolved configuration as nested dictionaries and lists.
@@ -22,27 +27,67 @@ def check_targets(config: Mapping[str, Any], prefix: str = "") -> None:
     Raises:
         ConfigError: Names the key.
     """
-    if "_target_" in config:
-        _check_arguments(config, prefix)
+    if makes_object(config):
+        target = _imported(config["_target_"], f"{prefix}_target_")
+        taken = parameters(target)
+        if taken is not None:
+            _check_arguments(_with_classes(taken, config, prefix), config, prefix)
     for key, value in config.items():
-        if isinstance(value, Mapping):
-            check_targets(value, f"{prefix}{key}.")
+        for place, node in _sections(value):
+            check_targets(node, f"{prefix}{key}{place}.")
 
 
-def _check_arguments(node: Mapping[str, Any], prefix: str) -> None:
+def _check_arguments(taken: Parameters, given: Mapping[str, Any], prefix: str) -> None:
+    for key, value in given.items():
+        # Names with underscores at both ends are Hydra's own.
+        if key.startswith("_") and key.endswith("_"):
+            continue
+        if key not in taken.types:
+            if taken.takes_more:
+                continue
+            raise ConfigError.unknown(f"{prefix}{key}", taken.types)
+        declared = taken.types[key]
+        wanted = condition(declared)
+        if wanted is not None and not wanted.holds(value):
+            raise ConfigError.rule(f"{prefix}{key}", wanted.text, value)
+        kind = record(declared)
+        if kind is not None and isinstance(value, Mapping) and not makes_object(value):
+            _check_arguments(parameters(kind) or Parameters({}, True), value, f"{prefix}{key}.")
+
+
+def _with_classes(taken: Parameters, node: Mapping[str, Any], prefix: str) -> Parameters:
+    """Add the parameters of classes that are themselves arguments, if it is to them that others are handed on."""
+    if not taken.takes_more:
+        return taken
+    lists = [key for key, declared in taken.types.items() if classes_taken(declared)]
+    classes = [
+        _imported(item.get("path"), f"{prefix}{key}.{i}.path")
+        for key in lists
+        for i, item in enumerate(node.get(key) or ())
+        if makes_object(item)
+    ]
+    if not classes:
+        return taken
+    found = [one for one in map(parameters, classes) if one is not None]
+    types = {name: declared for one in reversed([taken, *found]) for name, declared in one.types.items()}
+    return Parameters(types, takes_more=len(found) < len(classes) or any(one.takes_more for one in found))
+
+
+def _imported(path: Any, key: str) -> Callable[..., Any]:
     try:
-        target = get_object(node["_target_"])
+        found: Callable[..., Any] = get_object(path)
     except Exception as error:
-        key, rule = f"{prefix}_target_", "name something that can be imported"
-        raise ConfigError.rule(key, rule, node["_target_"]) from error
-    try:
-        parameters = inspect.signature(target).parameters
-    except (TypeError, ValueError):  # written in C: no signature to compare with
-        return
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    # Names with underscores at both ends are Hydra's own.
-    given = [key for key in node if not (key.startswith("_") and key.endswith("_"))]
-    for key in given:
-        if key not in parameters:
-            raise ConfigError.unknown(f"{prefix}{key}", parameters)
+        # A module of ours may say itself what it lacks.
+        raise as_user_error(error) or ConfigError.rule(
+            key, "name something that can be imported", path
+        ) from error
+    return found
+
+
+def _sections(value: Any, place: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Find the sections that a value is or has, with their places in it."""
+    if isinstance(value, Mapping):
+        yield place, value
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _sections(item, f"{place}.{i}")

@@ -1,8 +1,12 @@
-"""Conditions on single values of a configuration, each with its words."""
+"""Conditions on single values of a configuration, each with its words.
+
+In ``Annotated`` they say what a constructor's argument must satisfy, for example ``mu: NotNegative = 0.001`` or
+``share: Annotated[float, interval("(0, 1]")]``; `arguments.check_targets` holds a configuration to that.
+"""
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 
 class Condition(NamedTuple):
@@ -30,7 +34,7 @@ def integer(low: int) -> Condition:
     return Condition(lambda value: type(value) is int and value >= low, f"be an integer of at least {low}")
 
 
-def one_of(*options: str | int) -> Condition:
+def one_of(*options: str | int | None) -> Condition:
     """Require one of the options, of the same type."""
     words = ", ".join(dict.fromkeys(str(option) for option in options))
     return Condition(
@@ -49,3 +53,17 @@ def list_of(item: Condition) -> Condition:
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
+
+
+BOOL = Condition(lambda value: type(value) is bool, "be true or false")
+TEXT = Condition(lambda value: isinstance(value, str) and value != "", "be a non-empty text")
+
+Number = Annotated[float, interval("(-inf, inf)")]
+Positive = Annotated[float, interval("(0, inf)")]
+NotNegative = Annotated[float, interval("[0, inf)")]
+Share = Annotated[float, interval("[0, 1)")]
+"""Of something, but never all of it."""
+UnitInterval = Annotated[float, interval("[0, 1]")]
+Count = Annotated[int, integer(1)]
+Natural = Annotated[int, integer(0)]
+Text = Annotated[str, TEXT]

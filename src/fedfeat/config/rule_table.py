@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedfeat.config.conditions import Condition, integer, interval, list_of, one_of
+from fedfeat.config.conditions import BOOL, TEXT, Condition, integer, interval, list_of, one_of
 
 
 class Rule(NamedTuple):
@@ -19,8 +19,7 @@ class Rule(NamedTuple):
     optional: bool = False
 
 
-_BOOL = Condition(lambda value: type(value) is bool, "be true or false")
-_TEXT = Condition(lambda value: isinstance(value, str) and value != "", "be a non-empty text")
+_BOOL, _TEXT = BOOL, TEXT
 _DEVICES = Condition(
     lambda value: (
         value == "auto"
@@ -80,10 +79,6 @@ RULES = (
     Rule("optimizer.lr", _POSITIVE),
     Rule("optimizer.momentum", _SHARE),
     Rule("optimizer.weight_decay", _NOT_NEGATIVE),
-    Rule("schedule.gamma", interval("(0, 1]")),
-    Rule("schedule.floor", interval("[0, 1]")),
-    Rule("schedule.every", integer(1)),
-    Rule("schedule.warmup", integer(0)),
     Rule("trainer.accelerator", _TEXT),
     Rule("trainer.devices", _DEVICES),
     Rule("trainer.strategy", _TEXT),
@@ -94,40 +89,6 @@ RULES = (
     Rule("trainer.deterministic", _BOOL),
     Rule("trainer.channels_last", _BOOL),
     Rule("trainer.compile", _BOOL),
-    Rule("executor.num_processes", integer(1), optional=True),
-    Rule("executor.num_workers", integer(1), optional=True),
-    Rule("executor.threads_per_worker", integer(1), optional=True),
-    Rule("executor.gpus_per_worker", interval("[0, 1]"), optional=True),
-    Rule("executor.address", _TEXT, optional=True),
-    Rule("executor.window", integer(1), optional=True),
-    Rule("executor.memory_mb", _POSITIVE),
-    Rule("executor.among", list_of(one_of("vectorized", "processes"))),
-    Rule("partition.alpha", _POSITIVE, optional=True),
-    Rule("partition.power", _POSITIVE, optional=True),
-    Rule("partition.classes_per_client", integer(1)),
-    Rule("partition.shards_per_client", integer(1)),
-    Rule("partition.min_size", integer(0)),
-    Rule("partition.val_fraction", _SHARE),
-    Rule("partition.cap", _BOOL),
-    Rule("partition.distinct", _BOOL),
-    Rule("partition.split", one_of("native", "merged")),
-    Rule("data.loader.download", _BOOL),
-    Rule("diagnostics.every", integer(1)),
-    Rule("diagnostics.images_per_class", integer(1)),
-    Rule("diagnostics.pref_at", one_of("post_act", "pre_act")),
-    Rule("diagnostics.pref_reduce", one_of("product_then_mean", "mean_then_product")),
-    Rule("diagnostics.pref_score", one_of("logit", "prob")),
-    Rule("diagnostics.pref_neg", one_of("clamp", "abs", "keep")),
-    Rule("structure.layer_unit", one_of("block", "conv")),
-    Rule("structure.width_policy", one_of("nearest", "ceil", "floor", "uneven")),
-    Rule("structure.boundary", one_of("slice", "dense")),
-    Rule("structure.groups", integer(1), optional=True),
-    Rule("structure.norm_shared", one_of("bn", "gn1", "none")),
-    Rule("structure.norm_group", one_of("gn", "bn", "none")),
-    Rule("structure.separate", _BOOL),
-    Rule("structure.warmup_epochs", integer(1)),
-    Rule("structure.tau", interval("[0, 1]")),
-    Rule("structure.trim", _BOOL),
     Rule("algorithm.client.personal", list_of(_TEXT)),
     Rule("algorithm.client.mu", _NOT_NEGATIVE),
     Rule("algorithm.client.op", one_of("conv", "multi", "single")),

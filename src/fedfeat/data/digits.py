@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fedfeat.data.examples import Dataset, Examples, channel_moments
-from fedfeat.data.subset import limited
+from fedfeat.data.subset import Limit, limited
 from fedfeat.seeding import numpy_generator
 
 SPLIT_SEED = 0
@@ -16,7 +16,7 @@ MAX_GREY = 16
 """Grey values of the UCI file run from 0 to 16."""
 
 
-def digits(num_train: int | None = None, num_test: int | None = None) -> Dataset:
+def digits(num_train: Limit = None, num_test: Limit = None) -> Dataset:
     """Load the digits with a fixed split that holds a fifth of every class for testing.
 
     Args:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedfeat.data.examples import Dataset, Examples, channel_moments
-from fedfeat.data.subset import limited
+from fedfeat.data.subset import Limit, limited
 from fedfeat.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ def image_folder(
     image_size: int | None = None,
     channels: int | None = None,
     cache_dir: str | Path | None = None,
-    num_train: int | None = None,
-    num_test: int | None = None,
+    num_train: Limit = None,
+    num_test: Limit = None,
 ) -> Dataset:
     """Load the user's own images; class names and channel moments come from the training part.
 

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 
-from fedfeat.config.conditions import Condition, integer, interval, one_of
+from fedfeat.config.conditions import Condition, Count, Natural, integer, interval, one_of
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.sent140_file import find_csv, read_tweets
 from fedfeat.data.sent140_tokens import encode, frequent_words, read_glove, tokens_of
-from fedfeat.data.subset import limited
+from fedfeat.data.subset import Limit, limited
 from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
 from fedfeat.types import Vocabulary
@@ -32,18 +32,18 @@ CHECKS = {
 def sent140(
     root: str | Path,
     encoding: str = "latin-1",
-    sample_fraction: float = 0.3,
-    min_tweets: int = 50,
-    num_users: int | None = 100,
-    train_fraction: float = 0.8,
+    sample_fraction: Annotated[float, CHECKS["sample_fraction"]] = 0.3,
+    min_tweets: Annotated[int, CHECKS["min_tweets"]] = 50,
+    num_users: Count | None = 100,
+    train_fraction: Annotated[float, CHECKS["train_fraction"]] = 0.8,
     lowercase: bool = False,
-    num_tokens: int = 25,
+    num_tokens: Count = 25,
     embed: Literal["learned", "glove"] = "learned",
-    max_words: int = 10_000,
+    max_words: Count = 10_000,
     glove: str = "glove.6B.300d.txt",
-    seed: int = 0,
-    num_train: int | None = None,
-    num_test: int | None = None,
+    seed: Natural = 0,
+    num_train: Limit = None,
+    num_test: Limit = None,
 ) -> Dataset:
     """Load the tweets of some users, in the way of LEAF; the column ``user`` numbers them from 0.
 

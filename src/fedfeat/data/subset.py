@@ -1,19 +1,24 @@
 """A part of a data set with all classes alike, for runs in minutes."""
 
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 import torch
 
+from fedfeat.config.conditions import Condition, integer
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
 
 SUBSET_SEED = 0
 """Fixes the order in which examples are taken: it belongs to the data set, not to the experiment."""
+LIMIT = Condition(integer(1).holds, "be an integer of at least 1 or null")
+Limit = Annotated[int, LIMIT] | None
+"""At most so many examples."""
 
 
-def limited(dataset: Dataset, num_train: int | None = None, num_test: int | None = None) -> Dataset:
+def limited(dataset: Dataset, num_train: Limit = None, num_test: Limit = None) -> Dataset:
     """Keep at most so many examples; channel moments stay those of the whole data set.
 
     Of every class equally many are kept, give or take one, until a class has no more. A smaller part lies within
@@ -29,8 +34,8 @@ def limited(dataset: Dataset, num_train: int | None = None, num_test: int | None
 
 
 def _first(examples: Examples, size: int | None, key: str, split: int) -> Examples:
-    if size is not None and (type(size) is not int or size < 1):
-        raise ConfigError.rule(f"data.loader.{key}", "be an integer of at least 1 or null", size)
+    if size is not None and not LIMIT.holds(size):
+        raise ConfigError.rule(f"data.loader.{key}", LIMIT.text, size)
     if size is None or size >= len(examples):
         return examples
     labels = examples.labels.numpy()

@@ -13,7 +13,7 @@ import torch
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.folder import read_splits
-from fedfeat.data.subset import limited
+from fedfeat.data.subset import Limit, limited
 from fedfeat.errors import ConfigError, DataError
 
 NETWORK_TIMEOUT_S = 10
@@ -69,8 +69,8 @@ def named(
     root: str | Path,
     download: bool = True,
     cache_dir: str | Path | None = None,
-    num_train: int | None = None,
-    num_test: int | None = None,
+    num_train: Limit = None,
+    num_test: Limit = None,
 ) -> Dataset:
     """Load a well-known data set.
 

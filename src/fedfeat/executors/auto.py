@@ -4,12 +4,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
 from fedfeat.clients.worker import Worker
+from fedfeat.config.conditions import Positive
 from fedfeat.errors import ClientError, ConfigError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.forked.processes import ProcessExecutor
@@ -47,8 +48,8 @@ class AutoExecutor(Executor):
     def __init__(
         self,
         build_worker: Callable[[], Worker],
-        among: Sequence[str] = ("vectorized", "processes"),
-        memory_mb: float = 1024,
+        among: Sequence[Literal["vectorized", "processes"]] = ("vectorized", "processes"),
+        memory_mb: Positive = 1024,
     ) -> None:
         self.worker = build_worker()
         self.candidates: dict[str, Executor] = {"serial": SerialExecutor(lambda: self.worker)}

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedfeat.config.conditions import Count
 from fedfeat.features.preference import (
     PrefAt,
     Preferences,
@@ -41,8 +42,8 @@ class AlignmentProbe:
         pref_neg: What negative preferences become, see `features.preference.normalise`.
     """
 
-    every: int = 5
-    images_per_class: int = 100
+    every: Count = 5
+    images_per_class: Count = 100
     pref_at: PrefAt = "post_act"
     pref_reduce: PrefReduce = "product_then_mean"
     pref_score: PrefScore = "logit"

@@ -17,6 +17,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from fedfeat.config.conditions import Natural, NotNegative, Positive
 from fedfeat.errors import ConfigError
 from fedfeat.features.matching_records import Atoms, Evidence, Matched, Prior
 
@@ -41,11 +42,11 @@ class BBPMap:
         shrink: Take the MAP estimate, which the prior pulls to its mean; otherwise the mean of the matched rows.
     """
 
-    gamma: float = 7.0
-    sigma2: float = 1.0
-    sigma02: float = 1.0
-    sweeps: int = 5
-    popularity_coef: float = 1.0
+    gamma: Positive = 7.0
+    sigma2: Positive = 1.0
+    sigma02: Positive = 1.0
+    sweeps: Natural = 5
+    popularity_coef: NotNegative = 1.0
     shrink: bool = True
 
     def __post_init__(self) -> None:

@@ -2,10 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
+from fedfeat.config.conditions import Condition, integer, interval
 from fedfeat.errors import ConfigError
 from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear
 from fedfeat.models.network import Block, Network, feature_shape
@@ -14,6 +15,11 @@ Norm = Literal["none", "bn", "gn"]
 NORMS = ("none", "bn", "gn")
 DEFAULT_NORM_GROUPS = 2
 """Groups of GroupNorm: 2, common in federated ResNet-18 code; it divides every width here."""
+
+SIZE = Condition(integer(1).holds, "be a positive whole number")
+PROBABILITY = Condition(interval("[0, 1)").holds, "be at least 0 and below 1")
+Size = Annotated[int, SIZE]
+Dropout = Annotated[float, PROBABILITY]
 
 
 def check_choice(key: str, value: object, allowed: Sequence[str]) -> None:
@@ -24,15 +30,15 @@ def check_choice(key: str, value: object, allowed: Sequence[str]) -> None:
 
 def check_positive(key: str, value: int) -> int:
     """Give the value back if it is a positive whole number."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError.rule(key, "be a positive whole number", value)
+    if not SIZE.holds(value):
+        raise ConfigError.rule(key, SIZE.text, value)
     return value
 
 
 def check_probability(key: str, value: float) -> float:
     """Give a dropout probability back if it is in [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigError.rule(key, "be at least 0 and below 1", value)
+    if not PROBABILITY.holds(value):
+        raise ConfigError.rule(key, PROBABILITY.text, value)
     return value
 
 

@@ -1,8 +1,9 @@
 """Which group of a group-separated network learns which classes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from fedfeat.config.conditions import Condition
 from fedfeat.errors import ConfigError
 from fedfeat.models.grouped_layers import ClassSets
 from fedfeat.seeding import numpy_generator
@@ -32,10 +33,16 @@ CIFAR100_SUPERCLASSES = {
 }
 
 MAPS = ("contiguous", "strided", "random", "superclass")
+ClassMap = Annotated[
+    str | Sequence[Sequence[int]],
+    Condition(
+        lambda value: value in MAPS or isinstance(value, list), f"be one of {', '.join(MAPS)}, or lists"
+    ),
+]
 
 
 def class_sets(
-    class_map: str | Sequence[Sequence[int]],
+    class_map: ClassMap,
     groups: int | None,
     num_classes: int,
     class_names: Sequence[str] = (),

@@ -7,7 +7,9 @@ from torch import nn
 
 from fedfeat.models.blocks import (
     DEFAULT_NORM_GROUPS,
+    Dropout,
     Norm,
+    Size,
     check_choice,
     check_positive,
     conv_block,
@@ -21,10 +23,10 @@ from fedfeat.models.network import Block, Network
 def digits_cnn(
     input_shape: Sequence[int],
     num_classes: int,
-    width: int = 16,
-    hidden: int = 32,
+    width: Size = 16,
+    hidden: Size = 32,
     norm: Norm = "none",
-    norm_groups: int = DEFAULT_NORM_GROUPS,
+    norm_groups: Size = DEFAULT_NORM_GROUPS,
 ) -> Network:
     """Build a small network for 8x8 images: conv1, conv2 (3x3, max pooling), fc1, fc2.
 
@@ -54,7 +56,7 @@ def mnist_cnn(
     input_shape: Sequence[int],
     num_classes: int,
     arch: Literal["text", "code"] = "text",
-    dropout: float = 0.2,
+    dropout: Dropout = 0.2,
     init: Literal["xavier", "default"] = "xavier",
 ) -> Network:
     """Build the MNIST network of McMahan et al. 2017 as FedFusion uses it: conv1, conv2, fc1, fc2.
@@ -81,7 +83,7 @@ def mnist_cnn(
 def fusion_cifar_cnn(
     input_shape: Sequence[int],
     num_classes: int,
-    dropout: float = 0.2,
+    dropout: Dropout = 0.2,
     init: Literal["xavier", "default"] = "xavier",
 ) -> Network:
     """Build the CIFAR network of FedFusion (Yao et al. 2019, thu-media/FedFusion): conv1, conv2, fc1..fc3.
@@ -105,7 +107,7 @@ def fusion_cifar_cnn(
     return _initialised(network, init)
 
 
-def fedrep_cnn10(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
+def fedrep_cnn10(input_shape: Sequence[int], num_classes: int, dropout: Dropout = 0.0) -> Network:
     """Build the CIFAR-10 network of FedRep: conv1, conv2, fc1..fc3.
 
     Source: Collins et al. 2021, ``CNNCifar`` in lgcollins/FedRep.
@@ -118,7 +120,7 @@ def fedrep_cnn10(input_shape: Sequence[int], num_classes: int, dropout: float = 
     return valid_conv_net("fedrep_cnn10", input_shape, num_classes, (64, 64), (120, 64), dropout)
 
 
-def fedrep_cnn100(input_shape: Sequence[int], num_classes: int, dropout: float = 0.6) -> Network:
+def fedrep_cnn100(input_shape: Sequence[int], num_classes: int, dropout: Dropout = 0.6) -> Network:
     """Build the CIFAR-100 network of FedRep: conv1, conv2, fc1..fc3.
 
     Source: Collins et al. 2021, lgcollins/FedRep.

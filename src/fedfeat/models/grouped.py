@@ -4,21 +4,28 @@ Layers 1..s stay shared; the later ones are split into G groups, each with its o
 Where the papers leave a choice open, the option is here with the reading that is the default (METHODS 4.3).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from fedfeat.config.conditions import Condition, Count, UnitInterval, interval
 from fedfeat.errors import ConfigError
 from fedfeat.models.adapt import Adapter, numbered_layers
 from fedfeat.models.blocks import check_choice, check_positive, xavier_
-from fedfeat.models.class_map import class_sets
+from fedfeat.models.class_map import ClassMap, class_sets
 from fedfeat.models.grouped_layers import ClassSets, group_rows
 from fedfeat.models.network import Block, Network
+
+DEPTH = Condition(
+    lambda value: type(value) is int or value in ("last6", "auto"), "be last6, auto or a number of layers"
+)
+WIDTH_FACTOR = Condition(
+    lambda value: value == "match" or interval("(0, inf)").holds(value), "be above 0, or match"
+)
 
 
 class GroupedNetwork(Network):
@@ -72,17 +79,17 @@ class GroupSeparation:
         trim: Whether a client's network lacks the groups of classes that it does not hold (Psi-Net Eq. 6).
     """
 
-    groups: int | None = None
-    depth: int | Literal["last6", "auto"] = "last6"
+    groups: Count | None = None
+    depth: Annotated[int | Literal["last6", "auto"], DEPTH] = "last6"
     layer_unit: Literal["block", "conv"] = "block"
     width_policy: Literal["nearest", "ceil", "floor", "uneven"] = "nearest"
     boundary: Literal["slice", "dense"] = "slice"
-    class_map: str | Sequence[Sequence[int]] = "contiguous"
+    class_map: ClassMap = "contiguous"
     norm_shared: Literal["bn", "gn1", "none"] = "bn"
     norm_group: Literal["gn", "bn", "none"] = "gn"
-    warmup_epochs: int = 10
-    tau: float = 0.5
-    width_factor: float | Literal["match"] = 1.0
+    warmup_epochs: Count = 10
+    tau: UnitInterval = 0.5
+    width_factor: Annotated[float | Literal["match"], WIDTH_FACTOR] = 1.0
     separate: bool = True
     trim: bool = False
 
@@ -94,12 +101,10 @@ class GroupSeparation:
         check_choice("structure.norm_group", self.norm_group, ("gn", "bn", "none"))
         if self.groups is not None:
             check_positive("structure.groups", self.groups)
-        if isinstance(self.depth, bool) or not (
-            isinstance(self.depth, int) or self.depth in ("last6", "auto")
-        ):
-            raise ConfigError.rule("structure.depth", "be last6, auto or a number of layers", self.depth)
-        if self.width_factor != "match" and not _is_positive(self.width_factor):
-            raise ConfigError.rule("structure.width_factor", "be above 0, or match", self.width_factor)
+        if not DEPTH.holds(self.depth):
+            raise ConfigError.rule("structure.depth", DEPTH.text, self.depth)
+        if not WIDTH_FACTOR.holds(self.width_factor):
+            raise ConfigError.rule("structure.width_factor", WIDTH_FACTOR.text, self.width_factor)
         if self.trim and self.width_policy == "uneven":
             raise ConfigError.rule(
                 "structure.width_policy", "be other than uneven with structure.trim=true", "uneven"
@@ -173,7 +178,3 @@ class GroupSeparation:
 
     def _size(self, network: Network, sets: ClassSets, factor: float) -> int:
         return sum(p.numel() for p in replace(self, width_factor=factor)(network, sets).parameters())
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -7,7 +7,7 @@ complete the range that the paper states.
 from collections.abc import Sequence
 from typing import Literal
 
-from fedfeat.models.blocks import check_choice
+from fedfeat.models.blocks import Dropout, check_choice
 from fedfeat.models.cnn import valid_conv_net
 from fedfeat.models.network import Network
 
@@ -38,7 +38,7 @@ def hetero_cnn(
     num_classes: int,
     arch: Arch = "A4",
     variant: Literal["auto", "cifar10", "cifar100"] = "auto",
-    dropout: float | None = None,
+    dropout: Dropout | None = None,
 ) -> Network:
     """Build one network of the pool: conv1.., fc1...
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.blocks import check_choice, check_positive, fc_blocks, named_layers
+from fedfeat.models.blocks import Dropout, Size, check_choice, check_positive, fc_blocks, named_layers
 from fedfeat.models.network import Network
 from fedfeat.types import Vocabulary
 
@@ -97,11 +97,11 @@ def sent140_lstm(
     num_classes: int,
     vocabulary: Vocabulary,
     mode: Literal["correct", "reference"] = "correct",
-    num_layers: int = 1,
-    embed_dim: int = 300,
-    hidden: int = 128,
-    fc_width: int = 10,
-    dropout: float = 0.5,
+    num_layers: Size = 1,
+    embed_dim: Size = 300,
+    hidden: Size = 128,
+    fc_width: Size = 10,
+    dropout: Dropout = 0.5,
 ) -> Network:
     """Build embed, lstm, fc1, fc2; the encoder is the first two.
 

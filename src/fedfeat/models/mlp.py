@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.blocks import fc_blocks
+from fedfeat.models.blocks import Dropout, Size, fc_blocks
 from fedfeat.models.network import Network
 
 
 def mlp(
-    input_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0
+    input_shape: Sequence[int], num_classes: int, hidden: Sequence[Size] = (64,), dropout: Dropout = 0.0
 ) -> Network:
     """Build fully connected layers with ReLU; the encoder is everything but the last layer.
 

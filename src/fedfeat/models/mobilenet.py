@@ -1,25 +1,28 @@
 """MobileNetV1 for small images."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from torch import nn
 
+from fedfeat.config.conditions import Condition, interval
 from fedfeat.errors import ConfigError
-from fedfeat.models.blocks import DEFAULT_NORM_GROUPS, Norm, image_channels, make_norm, named_layers
+from fedfeat.models.blocks import DEFAULT_NORM_GROUPS, Norm, Size, image_channels, make_norm, named_layers
 from fedfeat.models.grouped_conv import GroupedConv2d
 from fedfeat.models.network import Block, Network
 
 STEM_WIDTH = 32
 STAGES = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
 """(channels, stride) of the 13 blocks: table 1 of Howard et al. 2017."""
+WIDTH_MULTIPLIER = Condition(interval("(0, inf)").holds, "be above 0")
 
 
 def mobilenet_v1_cifar(
     input_shape: Sequence[int],
     num_classes: int,
     norm: Norm = "bn",
-    norm_groups: int = DEFAULT_NORM_GROUPS,
-    width_multiplier: float = 1.0,
+    norm_groups: Size = DEFAULT_NORM_GROUPS,
+    width_multiplier: Annotated[float, WIDTH_MULTIPLIER] = 1.0,
 ) -> Network:
     """Build MobileNetV1 with the stride-1 stem usual on CIFAR: stem, block1..block13, fc.
 
@@ -32,8 +35,8 @@ def mobilenet_v1_cifar(
         norm_groups: Groups of ``gn``.
         width_multiplier: Factor on all widths (the paper's alpha).
     """
-    if not isinstance(width_multiplier, int | float) or not width_multiplier > 0:
-        raise ConfigError.rule("model.width_multiplier", "be above 0", width_multiplier)
+    if not WIDTH_MULTIPLIER.holds(width_multiplier):
+        raise ConfigError.rule("model.width_multiplier", WIDTH_MULTIPLIER.text, width_multiplier)
     widths = [max(1, round(width_multiplier * width)) for width in (STEM_WIDTH, *(w for w, _ in STAGES))]
     channels = image_channels("mobilenet_v1_cifar", input_shape)
     encoder: list[Block] = [

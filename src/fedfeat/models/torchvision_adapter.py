@@ -8,6 +8,7 @@ from torch import nn
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import (
     DEFAULT_NORM_GROUPS,
+    Size,
     check_choice,
     image_channels,
     make_norm,
@@ -24,7 +25,7 @@ def torchvision_model(
     num_classes: int,
     arch: str = "resnet18",
     norm: Literal["bn", "gn"] = "bn",
-    norm_groups: int = DEFAULT_NORM_GROUPS,
+    norm_groups: Size = DEFAULT_NORM_GROUPS,
     small_input: bool = False,
 ) -> Network:
     """Build a torchvision classifier without pre-trained weights, as a list of named blocks.

@@ -8,7 +8,9 @@ from torch import nn
 
 from fedfeat.models.blocks import (
     DEFAULT_NORM_GROUPS,
+    Dropout,
     Norm,
+    Size,
     check_choice,
     conv_block,
     conv_net,
@@ -26,9 +28,9 @@ def vgg9(
     input_shape: Sequence[int],
     num_classes: int,
     norm: Norm = "none",
-    norm_groups: int = DEFAULT_NORM_GROUPS,
-    conv_dropout: float = 0.05,
-    dropout: float = 0.1,
+    norm_groups: Size = DEFAULT_NORM_GROUPS,
+    conv_dropout: Dropout = 0.05,
+    dropout: Dropout = 0.1,
 ) -> Network:
     """Build the 9-layer VGG of FedMA: conv1..conv6, fc1..fc3.
 
@@ -66,9 +68,9 @@ def vgg16_cifar(
     input_shape: Sequence[int],
     num_classes: int,
     norm: Norm = "bn",
-    norm_groups: int = DEFAULT_NORM_GROUPS,
+    norm_groups: Size = DEFAULT_NORM_GROUPS,
     head: Literal["512x2", "4096x2", "single"] = "512x2",
-    dropout: float = 0.5,
+    dropout: Dropout = 0.5,
 ) -> Network:
     """Build VGG16 (Simonyan and Zisserman 2015) for 32x32 images: conv1_1..conv5_3, fc1..fc3.
 

@@ -2,6 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
+
+from fedfeat.config.conditions import Count, Natural, UnitInterval, interval
+
+Factor = Annotated[float, interval("(0, 1]")]
 
 
 @dataclass(frozen=True)
@@ -17,8 +22,8 @@ class Constant:
 class Exponential:
     """``gamma ** round``, never below ``floor`` (a factor)."""
 
-    gamma: float
-    floor: float = 0.0
+    gamma: Factor
+    floor: UnitInterval = 0.0
 
     def __call__(self, round_idx: int, num_rounds: int) -> float:
         """Factor of the learning rate in round ``round_idx`` (from 0) of ``num_rounds``."""
@@ -29,8 +34,8 @@ class Exponential:
 class Step:
     """Multiply by ``gamma`` after every ``every`` rounds."""
 
-    every: int
-    gamma: float = 0.1
+    every: Count
+    gamma: Factor = 0.1
 
     def __call__(self, round_idx: int, num_rounds: int) -> float:
         """Factor of the learning rate in round ``round_idx`` (from 0) of ``num_rounds``."""
@@ -41,8 +46,8 @@ class Step:
 class Cosine:
     """Linear warm-up over ``warmup`` rounds, then half a cosine from 1 down to ``floor``."""
 
-    floor: float = 0.0
-    warmup: int = 0
+    floor: UnitInterval = 0.0
+    warmup: Natural = 0
 
     def __call__(self, round_idx: int, num_rounds: int) -> float:
         """Factor of the learning rate in round ``round_idx`` (from 0) of ``num_rounds``."""

@@ -3,10 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
+from fedfeat.config.conditions import Count, Positive, Share, integer
 from fedfeat.data.partition import index_sets
 from fedfeat.data.partition.parts import (
     ClassTestParts,
@@ -31,7 +32,7 @@ class Scheme(ABC):
         val_fraction: Share of each client's training examples that is held out for validation.
     """
 
-    val_fraction: float = 0.0
+    val_fraction: Share = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.val_fraction < 1:
@@ -93,7 +94,7 @@ class Permuted(Iid):
 class NClasses(Scheme):
     """Exactly ``classes_per_client`` distinct classes per client ("N*C" of Psi-Net and Fed2)."""
 
-    classes_per_client: int
+    classes_per_client: Count
 
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, None]:
         """See `Scheme.assign`."""
@@ -112,7 +113,7 @@ class Shards(Scheme):
             trains and those it is tested on, in the proportion of the two sets. Else both are cut alike.
     """
 
-    shards_per_client: int
+    shards_per_client: Count
     distinct: bool = False
     merged: bool = False
 
@@ -132,10 +133,10 @@ class Shards(Scheme):
 
 def shards(
     *,
-    shards_per_client: int,
+    shards_per_client: Count,
     distinct: bool = False,
     split: Literal["native", "merged"] = "native",
-    val_fraction: float = 0.0,
+    val_fraction: Share = 0.0,
 ) -> Shards:
     """Build `Shards` with the names of a configuration, in which a scheme's ``split`` is a choice."""
     if split not in ("native", "merged"):
@@ -158,8 +159,8 @@ class Dirichlet(Scheme):
         cap: Whether a client that holds N / K examples gets nothing of later classes.
     """
 
-    alpha: float
-    min_size: int = 10
+    alpha: Positive
+    min_size: Annotated[int, integer(0)] = 10
     cap: bool = True
 
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, None]:
@@ -181,9 +182,9 @@ class QuantitySkew(Scheme):
         min_size: Fewest examples of a client.
     """
 
-    alpha: float | None = None
-    power: float | None = None
-    min_size: int = 10
+    alpha: Positive | None = None
+    power: Positive | None = None
+    min_size: Annotated[int, integer(0)] = 10
 
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, None]:
         """See `Scheme.assign`."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedfeat.clients.host import num_cores
 from fedfeat.clients.worker import Worker
+from fedfeat.config.conditions import Count
 from fedfeat.errors import ClientError, ConfigError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.forked.child import Child, Message, attempt, parts_of
@@ -72,7 +73,10 @@ class ProcessExecutor(Executor):
     """
 
     def __init__(
-        self, build_worker: Callable[[], Worker], num_processes: int | None = None, window: int | None = None
+        self,
+        build_worker: Callable[[], Worker],
+        num_processes: Count | None = None,
+        window: Count | None = None,
     ) -> None:
         self.worker = build_worker()
         self._num_processes = num_processes or num_cores()

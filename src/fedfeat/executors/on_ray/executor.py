@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedfeat.clients.host import num_cores
 from fedfeat.clients.worker import Worker
+from fedfeat.config.conditions import Count, Text, UnitInterval
 from fedfeat.errors import ClientError, ConfigError, UserError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.schedule import Window, costs_of
@@ -95,11 +96,11 @@ class RayExecutor(Executor):
     def __init__(
         self,
         build_worker: Callable[..., Worker],
-        num_workers: int | None = None,
-        threads_per_worker: int | None = None,
-        gpus_per_worker: float | None = None,
-        address: str | None = None,
-        window: int | None = None,
+        num_workers: Count | None = None,
+        threads_per_worker: Count | None = None,
+        gpus_per_worker: UnitInterval | None = None,
+        address: Text | None = None,
+        window: Count | None = None,
     ) -> None:
         self.worker = build_worker()
         self._build_worker, self._num_workers, self._window = build_worker, num_workers, window

@@ -8,6 +8,7 @@ import torch
 
 from fedfeat.clients.turns import cause_of
 from fedfeat.clients.worker import MAX_ARCHITECTURES, Worker
+from fedfeat.config.conditions import Positive
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.stacked.stackable import check_stackable, probe
@@ -35,7 +36,7 @@ class VectorizedExecutor(Executor):
         memory_mb: What the clients of one fit may take, by a rough count of weights and activations.
     """
 
-    def __init__(self, build_worker: Callable[[], Worker], memory_mb: float = 1024) -> None:
+    def __init__(self, build_worker: Callable[[], Worker], memory_mb: Positive = 1024) -> None:
         self.worker = build_worker()
         self._probed = lru_cache(MAX_ARCHITECTURES)(partial(probe, self.worker))
         check_stackable(self.worker, "vectorized", self._probed)
