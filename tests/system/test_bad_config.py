@@ -3,8 +3,11 @@
 One readable sentence, a non-zero exit code, and not a byte of an earlier run changed.
 """
 
+import subprocess
+import sys
+
 import pytest
-from refusals import command, digest, refused
+from refusals import command, digest, refused, refused_at_start
 
 from fedfeat.errors import ConfigError
 
@@ -169,7 +172,6 @@ BEFORE_ANY_WORK = [
     ("learning rate 0", "optimizer.lr=0", r"optimizer\.lr must be in \(0, inf\), but it is 0"),
     ("learning rate nan", "optimizer.lr=nan", r"optimizer\.lr must be in \(0, inf\), but it is nan"),
     ("momentum 1", "optimizer.momentum=1", r"optimizer\.momentum must be in \[0, 1\), but it is 1"),
-    ("gamma 2", "schedule=step schedule.gamma=2", r"schedule\.gamma must be in \(0, 1\], but it is 2"),
     (
         "clipping -1",
         "trainer.gradient_clip_val=-1",
@@ -185,16 +187,6 @@ BEFORE_ANY_WORK = [
         "threads 0",
         "trainer.num_threads=0",
         r"trainer\.num_threads must be an integer of at least 1, but it is 0",
-    ),
-    (
-        "alpha 0",
-        "partition=dirichlet partition.alpha=0",
-        r"partition\.alpha must be in \(0, inf\), but it is 0",
-    ),
-    (
-        "val_fraction 1",
-        "partition.val_fraction=1",
-        r"partition\.val_fraction must be in \[0, 1\), but it is 1",
     ),
     (
         "mu -1",
@@ -218,6 +210,46 @@ BEFORE_ANY_WORK = [
     ),
 ]
 
+# What only the part's constructor knows, which has to be imported.
+BEFORE_DATA = [
+    ("gamma 2", "schedule=step schedule.gamma=2", r"schedule\.gamma must be in \(0, 1\], but it is 2"),
+    (
+        "alpha 0",
+        "partition=dirichlet partition.alpha=0",
+        r"partition\.alpha must be in \(0, inf\), but it is 0",
+    ),
+    (
+        "val_fraction 1",
+        "partition.val_fraction=1",
+        r"partition\.val_fraction must be in \[0, 1\), but it is 1",
+    ),
+    (
+        "nearly a key of a part",
+        "partition=dirichlet +partition.alhpa=1",
+        r"partition\.alhpa must be a known key, but there is none of that name; known there: val_fraction, alpha",
+    ),
+    (
+        "a key of another part",
+        "schedule=cosine +schedule.gamma=0.9",
+        r"schedule\.gamma must be a known key, but there is none of that name; known there: floor, warmup",
+    ),
+    (
+        "dropout 2",
+        "model=vgg9 model.dropout=2",
+        r"model\.dropout must be at least 0 and below 1, but it is 2",
+    ),
+    (
+        "text for a number of torch's own",
+        "optimizer=adam +optimizer.eps=small",
+        r"optimizer\.eps must be a number, but it is 'small'",
+    ),
+    (
+        "network of a pool",
+        "pool=hetero_cnn pool.models.A2.arch=A9",
+        r"pool\.models\.A2\.arch must be one of A1, A2, A3, A4, A5, but it is 'A9'",
+    ),
+]
+
 
 @pytest.mark.parametrize(
     ("overrides", "sentence"), [row[1:] for row in BEFORE_ANY_WORK], ids=[row[0] for row in BEFORE_ANY_WORK]
@@ -226,6 +258,28 @@ def test_refused_before_any_work(cli, small, finished, tmp_path, overrides, sent
     before = digest(finished)
     refused(cli(*command(small, overrides, tmp_path)), sentence)
     assert digest(finished) == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"), [row[1:] for row in BEFORE_DATA], ids=[row[0] for row in BEFORE_DATA]
+)
+def test_refused_before_data_are_read(cli, small, tmp_path, overrides, sentence):
+    """There are no data: reading them would be refused with another sentence."""
+    without = "data=image_folder data.root={root}/nothing "
+    refused_at_start(cli, small, without + overrides, tmp_path, sentence)
+
+
+@pytest.mark.parametrize("words", [["federation.num_rounds=many"], ["trainer.precision=12-bit"], ["--help"]])
+def test_what_needs_no_constructor_imports_no_torch(words, tmp_path):
+    code = (
+        "import sys, time, fedfeat.train\n"
+        "try:\n    fedfeat.train.main()\nexcept SystemExit as stop:\n    print(stop.code)\n"
+        "print('torch' in sys.modules, time.process_time() < 1.5)"
+    )
+    arguments = [sys.executable, "-c", code, *words, f"hydra.run.dir={tmp_path / 'run'}"]
+    shown = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert shown[-1] == "False True"
+    assert (shown[-2] == "2") == (words != ["--help"])
 
 
 def test_debug_shows_the_stack(cli, small):

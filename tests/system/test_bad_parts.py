@@ -68,11 +68,15 @@ AT_START = [
         r"model\.norm_groups must divide the 16 channels of a layer, but it is 5",
     ),
     ("dropout 2", "model.dropout=2", r"model\.dropout must be at least 0 and below 1, but it is 2"),
-    ("hidden 0", "model.hidden=[0]", r"model\.hidden must be a positive whole number, but it is 0"),
+    (
+        "hidden 0",
+        "model.hidden=[0]",
+        r"model\.hidden must be a list in which each must be a positive whole number, but it is \[0\]",
+    ),
     (
         "hidden text",
         "model.hidden=wide",
-        r"model\.hidden must be a list of layer sizes, but it is 'wide'",
+        r"model\.hidden must be a list in which each must be a positive whole number, but it is 'wide'",
     ),
     (
         "personal nose",

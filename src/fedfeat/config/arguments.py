@@ -69,7 +69,9 @@ def _with_classes(taken: Parameters, node: Mapping[str, Any], prefix: str) -> Pa
     if not classes:
         return taken
     found = [one for one in map(parameters, classes) if one is not None]
-    types = {name: declared for one in reversed([taken, *found]) for name, declared in one.types.items()}
+    types: dict[str, Any] = {}
+    for one in (taken, *found):
+        types = types | {name: declared for name, declared in one.types.items() if name not in types}
     return Parameters(types, takes_more=len(found) < len(classes) or any(one.takes_more for one in found))
 
 
