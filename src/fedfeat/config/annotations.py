@@ -18,8 +18,7 @@ _PLAIN = {
     bool: BOOL,
     int: Condition(lambda value: type(value) is int, "be an integer"),
     float: Condition(lambda value: type(value) in (int, float), "be a number"),
-    str: Condition(lambda value: isinstance(value, str), "be a text"),
-    Path: Condition(lambda value: isinstance(value, str), "be a path"),
+    **dict.fromkeys((str, Path), Condition(lambda value: isinstance(value, str), "be a text")),
     NoneType: Condition(lambda value: value is None, "be null"),
 }
 _LISTS = (list, tuple, set, frozenset, Sequence, Collection, Iterable)
@@ -94,7 +93,7 @@ def record(declared: Any) -> type | None:
 
 def classes_taken(declared: Any) -> bool:
     """Whether a declared type is a list of classes."""
-    return get_origin(declared) in _LISTS and get_origin(get_args(declared)[0]) is type
+    return get_origin(declared) in _LISTS and any(get_origin(one) is type for one in get_args(declared))
 
 
 def _constructors(target: Callable[..., Any]) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
@@ -159,7 +158,7 @@ def _either(conditions: Sequence[Condition | None], optional: bool) -> Condition
     known = [one for one in conditions if one is not None]
     if len(known) < len(conditions):
         return None
-    words = ", or ".join(one.text.removeprefix("be ") for one in known)
+    words = ", or ".join(dict.fromkeys(one.text.removeprefix("be ") for one in known))
     return Condition(
         lambda value: (optional and value is None) or any(one.holds(value) for one in known), f"be {words}"
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from fedfeat.config.conditions import Natural
 from fedfeat.data.examples import Dataset, Examples, channel_moments
 from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
@@ -15,7 +16,7 @@ def synthetic(
     num_classes: int = 10,
     num_train: int = 10_000,
     num_test: int = 2_000,
-    seed: int = 0,
+    seed: Natural = 0,
     signal: float = 0.0,
     columns: Mapping[str, int] | None = None,
 ) -> Dataset:
