@@ -14,7 +14,7 @@ from fedfeat.config.conditions import BOOL, Condition, list_of, one_of
 HANDED_ON = "arguments"
 """A constructor's ``**arguments`` are those of its base; what becomes of a ``**name`` else is its own affair."""
 
-_PLAIN = {
+_PLAIN: dict[Any, Condition] = {
     bool: BOOL,
     int: Condition(lambda value: type(value) is int, "be an integer"),
     float: Condition(lambda value: type(value) in (int, float), "be a number"),
