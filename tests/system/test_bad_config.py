@@ -189,16 +189,6 @@ BEFORE_ANY_WORK = [
         r"trainer\.num_threads must be an integer of at least 1, but it is 0",
     ),
     (
-        "mu -1",
-        "algorithm=fedprox algorithm.client.mu=-1",
-        r"algorithm\.client\.mu must be in \[0, inf\), but it is -1",
-    ),
-    (
-        "weighting foo",
-        "algorithm.server.weighting=foo",
-        r"algorithm\.server\.weighting must be one of samples, uniform, but it is 'foo'",
-    ),
-    (
         "resume never",
         "resume=never",
         r"hydra\.run\.dir must be a new directory under resume=never, but .*/run holds a run",
@@ -222,6 +212,16 @@ BEFORE_DATA = [
         "val_fraction 1",
         "partition.val_fraction=1",
         r"partition\.val_fraction must be in \[0, 1\), but it is 1",
+    ),
+    (
+        "mu -1",
+        "algorithm=fedprox algorithm.client.mu=-1",
+        r"algorithm\.client\.mu must be in \[0, inf\), but it is -1",
+    ),
+    (
+        "weighting foo",
+        "algorithm.server.weighting=foo",
+        r"algorithm\.server\.weighting must be one of samples, uniform, but it is 'foo'",
     ),
     (
         "nearly a key of a part",

@@ -1,4 +1,4 @@
-"""What each key of a configuration must satisfy, as one table."""
+"""What the keys must satisfy that belong to no part, as one table; a part's own are in its constructor's types."""
 
 from typing import NamedTuple
 
@@ -34,7 +34,6 @@ _PRECISION = one_of(
     *("32-true", "64-true", "64", "32", "16", "bf16", 64, 32, 16),
 )
 _SHARE = interval("[0, 1)")
-_NUMBER = interval("(-inf, inf)")
 _POSITIVE = interval("(0, inf)")
 _NOT_NEGATIVE = interval("[0, inf)")
 
@@ -89,50 +88,6 @@ RULES = (
     Rule("trainer.deterministic", _BOOL),
     Rule("trainer.channels_last", _BOOL),
     Rule("trainer.compile", _BOOL),
-    Rule("algorithm.client.personal", list_of(_TEXT)),
-    Rule("algorithm.client.mu", _NOT_NEGATIVE),
-    Rule("algorithm.client.op", one_of("conv", "multi", "single")),
-    Rule("algorithm.client.lambda_init", _NUMBER),
-    Rule("algorithm.client.conv_init", one_of("default", "average")),
-    Rule("algorithm.client.conv_bias", _BOOL),
-    Rule("algorithm.client.concat", one_of("global_first", "local_first")),
-    Rule("algorithm.client.cache_eg", _BOOL),
-    Rule("algorithm.client.softmax_scope", one_of("all", "present_classes", "kept_groups")),
-    Rule("algorithm.client.kernel", one_of("linear", "rbf")),
-    Rule("algorithm.client.sigma_factor", _POSITIVE),
-    Rule("algorithm.client.hsic", one_of("biased", "unbiased")),
-    Rule("algorithm.client.rad_batch", integer(4), optional=True),
-    Rule("algorithm.client.rad_every", integer(1)),
-    Rule("algorithm.client.repr_at", one_of("penultimate", "features", "logits", "code_swapped")),
-    Rule("algorithm.client.logits_dropout", _SHARE),
-    Rule("algorithm.client.head_epochs", integer(1)),
-    Rule("algorithm.client.weight_decay", _NOT_NEGATIVE),
-    Rule("algorithm.server.rad_size", integer(4)),
-    Rule("algorithm.server.rad_source", one_of("train_pool", "heldout", "test_unlabelled")),
-    Rule("algorithm.server.rad_augment", _BOOL),
-    Rule("algorithm.server.eta0", _NOT_NEGATIVE),
-    Rule("algorithm.server.eta_schedule", one_of("sqrt", "linear", "const", "log")),
-    Rule("algorithm.server.kernel", one_of("linear", "rbf")),
-    Rule("algorithm.server.kernel_norm", one_of("none", "fro")),
-    Rule("algorithm.server.kbar_over", one_of("all", "participants")),
-    Rule("algorithm.server.sigma_factor", _POSITIVE),
-    Rule("algorithm.server.weighting", one_of("samples", "uniform")),
-    Rule("algorithm.server.pairing", one_of("presence", "all")),
-    Rule("algorithm.server.group_weighting", one_of("samples", "uniform", "class_count")),
-    Rule("algorithm.server.ema", _SHARE),
-    Rule("algorithm.server.eval_eg", one_of("prev", "self")),
-    Rule("algorithm.server.stale_clients", _BOOL),
-    Rule("algorithm.server.init", one_of("shared", "independent")),
-    Rule("algorithm.server.matching.gamma", _POSITIVE),
-    Rule("algorithm.server.matching.sigma2", _POSITIVE),
-    Rule("algorithm.server.matching.sigma02", _POSITIVE),
-    Rule("algorithm.server.matching.sweeps", integer(0)),
-    Rule("algorithm.server.matching.popularity_coef", _NOT_NEGATIVE),
-    Rule("algorithm.server.matching.shrink", _BOOL),
-    Rule("algorithm.server.anchor", one_of("global", "client")),
-    Rule("algorithm.server.average.weighting", one_of("samples", "uniform")),
-    Rule("algorithm.server.average.pairing", one_of("presence", "all")),
-    Rule("algorithm.server.average.group_weighting", one_of("samples", "uniform", "class_count")),
 )
 
 REQUIRED = (

@@ -63,9 +63,6 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "federation.local_epochs", "be set where federation.local_steps is null", None
     if not {epochs, steps} & {None, _ABSENT}:
         yield "federation.local_steps", f"be null beside federation.local_epochs ({epochs})", steps
-    source = _look_up(config, "algorithm.server.rad_source")
-    if source == "heldout" and _look_up(config, "partition.val_fraction") == 0:
-        yield "algorithm.server.rad_source", "be another where partition.val_fraction is 0", source
 
 
 def _check_unread_keys(config: Mapping[str, Any]) -> None:

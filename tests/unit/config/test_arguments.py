@@ -285,7 +285,7 @@ def halves(*names: str, **given: Any) -> dict[str, Any]:
     [
         ({"nu": 1.0}, "client.nu must be in [0, 1), but it is 1.0."),
         ({"tau": 0}, "client.tau must be an integer of at least 1, but it is 0."),
-        ({"softmax_scope": "some"}, "client.softmax_scope must be one of all, "),
+        ({"softmax_scope": "some"}, "client.softmax_scope must be one of all, present_classes, "),
         (
             {"theta": 1},
             "client.theta must be a known key, but there is none of that name; known there: halves",

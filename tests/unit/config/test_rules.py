@@ -104,21 +104,6 @@ def test_good_pairs_pass(federation):
     check({"federation": federation})
 
 
-@pytest.mark.parametrize(("source", "fraction"), [("heldout", 0.1), ("train_pool", 0.0)])
-def test_inputs_that_are_held_out_need_some_that_are(source, fraction):
-    def config(fraction):
-        server = {"server": {"rad_source": source}}
-        return {"algorithm": server, "partition": {"val_fraction": fraction}}
-
-    check(config(fraction))
-    if source == "heldout":
-        with pytest.raises(ConfigError) as caught:
-            check(config(0.0))
-        assert str(caught.value) == (
-            "algorithm.server.rad_source must be another where partition.val_fraction is 0, but it is 'heldout'."
-        )
-
-
 def test_a_key_of_the_federation_that_nothing_reads_is_refused():
     sentence = (
         r"^federation\.nu must be a known key, but there is none of that name; known there: num_clients, "
