@@ -26,7 +26,7 @@ from fedfeat.rounds.site import federation_of, site_of
 from fedfeat.rounds.tally import Meter
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.seeding import numpy_generator
-from fedfeat.types import Parts, RoundRecord, Turn
+from fedfeat.types import Parts, RoundRecord, Setting, Turn
 
 # Threads bring nothing to such small tensors and cost a lot where other processes are busy.
 torch.set_num_threads(1)
@@ -56,6 +56,10 @@ def turn_of(
         class_counts=np.ones(num_classes, dtype=np.int64),
         batches=lambda size: iter(()),
     )
+
+
+SETTING = Setting("any", num_rounds=30, num_clients=3, cohort_size=3)
+"""A course of the rounds that every method can work with."""
 
 
 def sample_cohort(seed, round_idx, num_clients, size, excluded=frozenset()):

@@ -262,7 +262,7 @@ def check(setting, store_dir, tolerance=1e-5):
         for k in range(3):
             assert (k in federation.store) == (k in trained)
             if k in trained:
-                assert_same(federation.store.get(k), own[k], tolerance)
+                assert_same(federation.store.get(k).memory.params, own[k], tolerance)
         rows = {row.client_id: row for row in record.clients}
         for k in range(3):
             logits = predicted(own[k], test.inputs.double(), setting)

@@ -23,6 +23,7 @@ from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
 from fedfeat.client import ClientModule
+from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.fusion import ConvFusion, Fusion, LambdaFusion
 from fedfeat.params import WeightedMean
 from fedfeat.types import Task, Weights
@@ -139,7 +140,7 @@ def test_the_frozen_extractor_is_the_received_one_also_after_the_fit(tmp_path):
     worker, state = federation.executor.worker, federation.start().state
     received = federation.server.broadcast(state, 1)
     update = worker.fit(Task(1, 0, received, None, 5))
-    frozen = worker.module.fusion.frozen.state_dict()
+    frozen = worker.module.fusion.frozen.network.state_dict()
     for key, tensor in frozen.items():
         assert torch.equal(tensor, received.params[f"encoder.{key}"]), key
     assert not torch.equal(update.payload.params[f"{CONV}.weight"], received.params[f"{CONV}.weight"])
@@ -195,7 +196,7 @@ BUGS = {
     ),
     "E_g is E_l": ("multi", [(Fusion, "forward", local_copy)]),
     "E_g is that of the first round": ("conv", [(FedFusionClient, "receive", ClientModule.receive)]),
-    "E_g in training mode": ("multi", [(Fusion, "train", torch.nn.Module.train)]),
+    "E_g in training mode": ("multi", [(FrozenCopy, "train", torch.nn.Module.train)]),
     "E_g of the new model at evaluation": (
         "multi with moving average",
         [(FedFusionServer, "global_payload", lambda self, state: self.average.global_payload(state.average))],

@@ -79,7 +79,7 @@ def test_without_weight_unequal_clients_learn_alone_bit_for_bit(tmp_path):
     found, expected = henn.run()[1], local.run()[1]
     assert list(henn.store) == list(local.store) == [0, 1, 2]
     for k in range(3):
-        assert tree.sha256(henn.store.get(k)) == tree.sha256(local.store.get(k))
+        assert tree.sha256(henn.store.get(k).memory.params) == tree.sha256(local.store.get(k).personal)
     for ours, theirs in zip(found, expected, strict=True):
         for name in ("personal/acc_mean", "train/loss", "comm/down_bytes", "compute/flops"):
             assert ours.metrics.get(name) == theirs.metrics.get(name), name
@@ -174,8 +174,9 @@ def test_nothing_shared_outlives_a_turn(tmp_path):
     federation.run()
     for k in range(3):
         module = federation.executor.worker.module_of(k)
-        assert tree.num_bytes((module._sent, module._inputs, module._target)) == 0
-        assert module._whole is None
+        term = module.term
+        assert tree.num_bytes((module._sent, term._inputs, term._target)) == 0
+        assert term._fixed is None
 
 
 PARTS = ["homogeneous", "homogeneous, rbf", "heterogeneous", "heterogeneous, some inputs"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from grouped_rounds import seeded
-from harness import SIZES, turn_of
+from harness import SETTING, SIZES, turn_of
 from matched_rounds import MOMENTUM, SETTINGS, STEPS, Setting, check, federation_of, fresh
 
 import fedfeat.algorithms.fedma
@@ -184,7 +184,7 @@ def test_a_missing_client_is_refused():
 )
 def test_networks_that_are_no_plain_chain_are_refused(build, block, layer):
     with pytest.raises(UserError) as caught:
-        FedMAServer(BBPMap()).check(build())
+        FedMAServer(BBPMap()).check(build(), SETTING)
     assert str(caught.value) == (
         "model must be a chain of plain convolutions and linear layers (vgg9, mnist_cnn, mlp) where neurons are "
         f"matched, but block {block} has a {layer}."

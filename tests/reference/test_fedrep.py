@@ -85,10 +85,9 @@ def check(store_dir, keep=False, weighting="samples", **changes):
             }
             for k in found:
                 own = federation.store.get(k)
-                kept = {name for name in own if not name.startswith("optimizer/")}
-                assert kept == set(HEAD)
+                assert set(own.personal) == set(HEAD)
                 for name in HEAD:
-                    torch.testing.assert_close(own[name].double(), heads[k][name], rtol=0, atol=1e-5)
+                    torch.testing.assert_close(own.personal[name].double(), heads[k][name], rtol=0, atol=1e-5)
         assert set(step.state.params) == set(BODY)
         for name in BODY:
             torch.testing.assert_close(step.state.params[name].double(), body[name], rtol=0, atol=1e-5)
@@ -128,7 +127,7 @@ def test_a_turn_shorter_than_the_heads_epochs_leaves_the_body_as_it_came(num_ste
     wanted = task(federation, num_steps)
     update = federation.executor.worker.fit(wanted)
     assert tree.sha256(update.payload) == tree.sha256(wanted.payload)
-    assert not torch.equal(update.memory[W2], network().state_dict()[W2])
+    assert not torch.equal(update.kept.personal[W2], network().state_dict()[W2])
     assert update.metrics["flops"] == num_steps * 8 * 100
 
 
@@ -137,7 +136,7 @@ def test_in_batches_an_epoch_is_a_whole_pass(tmp_path):
     federation = federation_of(tmp_path, client=partial(decaying, head_epochs=1), batch_size=3)
     worker = federation.executor.worker
     short, longer = (worker.fit(task(federation, n)) for n in (3, 4))
-    assert tree.sha256(short.memory) == tree.sha256(longer.memory)
+    assert tree.sha256(short.kept) == tree.sha256(longer.kept)
     assert not torch.equal(short.payload.params[W1], longer.payload.params[W1])
     assert longer.metrics["flops"] == 8 * 100 + 3 * 140
 
@@ -168,7 +167,7 @@ def test_a_turn_after_a_failed_one_trains_both_halves(failing, tmp_path):
         worker.fit(wanted)
     found, expected = worker.fit(wanted), federation_of(tmp_path / "b").executor.worker.fit(wanted)
     assert tree.sha256(found.payload) == tree.sha256(expected.payload)
-    assert tree.sha256(found.memory) == tree.sha256(expected.memory)
+    assert tree.sha256(found.kept) == tree.sha256(expected.kept)
 
 
 def test_a_frozen_layer_of_the_network_stays_frozen(tmp_path):
@@ -220,5 +219,6 @@ def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
 
 def test_momentum_is_kept_between_turns_where_it_is_asked_for(tmp_path):
     kept, reset = (check(tmp_path / str(keep), keep)[0].store.get(2) for keep in (True, False))
-    assert not torch.equal(kept[W2], reset[W2])
-    assert sorted(set(kept) - set(reset)) == [f"optimizer/{i}/momentum_buffer" for i in range(4)]
+    assert not torch.equal(kept.personal[W2], reset.personal[W2])
+    assert reset.optimizer == {}
+    assert sorted(kept.optimizer) == [f"{i}/momentum_buffer" for i in range(4)]

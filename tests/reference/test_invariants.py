@@ -209,11 +209,11 @@ def test_a_personal_tensor_never_enters_a_payload(keep, tmp_path):
     assert len(sent) == 2 * 3
     for update in sent:
         assert set(update.payload.params) == {"encoder.fc1.linear.weight", "encoder.fc1.linear.bias"}
-        assert {key for key in update.memory if not key.startswith("optimizer/")} == heads
-        assert any(key.startswith("optimizer/") for key in update.memory) == keep
+        assert set(update.kept.personal) == heads
+        assert bool(update.kept.optimizer) == keep
     assert not heads & set(steps[-1].state.params)
     # The heads differ, since nobody averaged them.
-    first, second = (federation.store.get(k)["head.fc2.linear.weight"] for k in (0, 1))
+    first, second = (federation.store.get(k).personal["head.fc2.linear.weight"] for k in (0, 1))
     assert not torch.equal(first, second)
 
 

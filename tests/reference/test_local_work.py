@@ -73,7 +73,7 @@ def test_local_clients_train_as_if_alone(tmp_path):
     _, records = federation.run()
     for k in range(3):
         expected = local_steps(zeros(), federation.data, k, num_steps=6)
-        own = [tensor.double().numpy() for tensor in federation.store.get(k).values()]
+        own = [tensor.double().numpy() for tensor in federation.store.get(k).personal.values()]
         assert_close(own, expected)
     assert {record.metrics["comm/total_bytes"] for record in records} == {0.0}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from grouped_rounds import grouped_data, seeded
-from harness import SIZES, parties
+from harness import SETTING, SIZES, parties
 from matched_rounds import COUNTS, fresh, layers_of, match, moved
 from torch.nn import functional
 
@@ -207,9 +207,9 @@ def test_pfnm_takes_multilayer_perceptrons_alone():
     with pytest.raises(
         UserError, match=r"^model must have linear layers .*, but encoder\.conv1\.conv is Conv2d"
     ):
-        PFNMServer(BBPMap()).check(fresh("conv"))
-    PFNMServer(BBPMap()).check(fresh("mlp"))
-    OneShotFedMAServer(BBPMap()).check(fresh("conv"))
+        PFNMServer(BBPMap()).check(fresh("conv"), SETTING)
+    PFNMServer(BBPMap()).check(fresh("mlp"), SETTING)
+    OneShotFedMAServer(BBPMap()).check(fresh("conv"), SETTING)
 
 
 def test_pfnm_knows_how_many_examples_of_a_class_a_client_has(tmp_path):

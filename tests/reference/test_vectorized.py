@@ -14,8 +14,8 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.worker import Worker
 from fedfeat.data import transforms
 from fedfeat.errors import ClientError
-from fedfeat.executors import vectorized
 from fedfeat.executors.serial import SerialExecutor
+from fedfeat.executors.stacked import vectorized
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.models.mlp import mlp
 from fedfeat.types import Task

@@ -14,13 +14,13 @@ is any server half's, for example Fed2's paired one.
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from fedfeat.client import ClientModule
-from fedfeat.config.conditions import interval
+from fedfeat.config.conditions import Number, Share
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.models.flops import encoder_flops
 from fedfeat.models.fusion import Concat, ConvInit, Fusion, LambdaFusion, Op, fuse, fusion_of
@@ -64,7 +64,7 @@ class FedFusionClient(ClientModule):
         *,
         model: Network,
         op: Op = "multi",
-        lambda_init: float = 0.0,
+        lambda_init: Number = 0.0,
         conv_init: ConvInit = "default",
         conv_bias: bool = True,
         concat: Concat = "global_first",
@@ -169,7 +169,7 @@ class FedFusionServer(Around):
     def __init__(
         self,
         average: AveragingServer,
-        ema: Annotated[float, interval("[0, 1)")] = 0.9,
+        ema: Share = 0.9,
         eval_eg: Literal["prev", "self"] = "prev",
         stale_clients: bool = False,
     ) -> None:

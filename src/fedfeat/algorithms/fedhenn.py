@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from fedfeat.algorithms.shared_inputs import SharedInputsServer
 from fedfeat.client import Batch, ClientModule
-from fedfeat.config.conditions import integer, interval
+from fedfeat.config.conditions import Count, Positive, Share, integer
 from fedfeat.errors import ConfigError
 from fedfeat.features.alignment import AlignmentTerm, centred_kernel_, represented
 from fedfeat.features.cka import Hsic
@@ -81,12 +81,12 @@ class FedHeNNClient(ClientModule):
         self,
         *,
         kernel: KernelName = "linear",
-        sigma_factor: Annotated[float, interval("(0, inf)")] = 0.4,
+        sigma_factor: Positive = 0.4,
         hsic: Hsic = "biased",
         rad_batch: Annotated[int, integer(4)] | None = 256,
-        rad_every: Annotated[int, integer(1)] = 1,
+        rad_every: Count = 1,
         repr_at: Literal["penultimate", "features", "logits", "code_swapped"] = "penultimate",
-        logits_dropout: Annotated[float, interval("[0, 1)")] = 0.0,
+        logits_dropout: Share = 0.0,
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)

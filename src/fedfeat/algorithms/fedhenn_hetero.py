@@ -8,13 +8,13 @@ client's turns run, on the same weights from its memory, and the server sums the
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from fedfeat.algorithms.fedhenn import AlignedWeights, FedHeNNState
 from fedfeat.algorithms.shared_inputs import SharedInputsServer
-from fedfeat.config.conditions import interval
+from fedfeat.config.conditions import Positive
 from fedfeat.features.kernels import Kernel, KernelMean, KernelName, KernelNorm, gaussian_kernel
 from fedfeat.types import Answer, Federation, Update
 
@@ -36,7 +36,7 @@ class FedHeNNHeteroServer(SharedInputsServer):
     def __init__(
         self,
         kernel: KernelName = "linear",
-        sigma_factor: Annotated[float, interval("(0, inf)")] = 0.4,
+        sigma_factor: Positive = 0.4,
         kernel_norm: KernelNorm = "none",
         kbar_over: Literal["all", "participants"] = "all",
         **arguments: Any,

@@ -16,7 +16,7 @@ assignments that they have kept; here the server slices it, which gives the same
 
 import logging
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from fedfeat.algorithms.matched import (
     take_widths,
 )
 from fedfeat.client import ClientModule
-from fedfeat.config.conditions import interval
+from fedfeat.config.conditions import NotNegative
 from fedfeat.errors import ConfigError
 from fedfeat.features.chain import as_params, chain_layers, layer_of, sliced
 from fedfeat.features.matching import BBPMap
@@ -86,9 +86,7 @@ class FedMAClient(ClientModule):
     payload_type: ClassVar[type] = LayerExchange
     apart = "its clients have networks of unequal widths"
 
-    def __init__(
-        self, *, weight_decay: Annotated[float, interval("[0, inf)")] = 0.0, **arguments: Any
-    ) -> None:
+    def __init__(self, *, weight_decay: NotNegative = 0.0, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.weight_decay = weight_decay
         self.layers = chain_layers(self.model)

@@ -7,13 +7,13 @@ Partial work is a matter of the federation (``federation.straggler_fraction``, `
 every method can be compared under it; FedAvg in the paper drops stragglers (``straggler_policy=drop``).
 """
 
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedfeat.client import Batch, ClientModule
-from fedfeat.config.conditions import interval
+from fedfeat.config.conditions import NotNegative
 from fedfeat.models.frozen import FrozenCopy
 
 
@@ -28,7 +28,7 @@ class FedProxClient(ClientModule):
 
     apart = None  # w^t is in the state dict, so turns can be stacked
 
-    def __init__(self, *, mu: Annotated[float, interval("[0, inf)")] = 0.001, **arguments: Any) -> None:
+    def __init__(self, *, mu: NotNegative = 0.001, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.mu = mu
         self.received = FrozenCopy(self.model)

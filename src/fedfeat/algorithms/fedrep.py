@@ -14,12 +14,12 @@ The head never leaves the client: it is personal, and a personal tensor enters n
 
 import logging
 from functools import cached_property
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 from torch import nn
 
 from fedfeat.client import ClientModule
-from fedfeat.config.conditions import integer
+from fedfeat.config.conditions import Count
 from fedfeat.models.flops import training_flops
 from fedfeat.models.network import Network
 from fedfeat.models.policy import PERSONAL
@@ -39,7 +39,7 @@ class FedRepClient(ClientModule):
 
     apart = "it trains heads and body in turn, and clients of unequal size change over at different steps"
 
-    def __init__(self, *, head_epochs: Annotated[int, integer(1)] = 10, **arguments: Any) -> None:
+    def __init__(self, *, head_epochs: Count = 10, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.head_epochs = head_epochs
         self._trainable: list[tuple[nn.Parameter, bool]] = [

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from torch import nn
 
-from fedfeat.config.conditions import integer, interval
+from fedfeat.config.conditions import NotNegative, integer
 from fedfeat.errors import ConfigError
 from fedfeat.server import Server
 from fedfeat.types import Setting, Source, Survey
@@ -31,7 +31,7 @@ class SharedInputsServer(Server):
         rad_size: Annotated[int, integer(4)] = 5000,
         rad_source: Source = "train_pool",
         rad_augment: bool = False,
-        eta0: Annotated[float, interval("[0, inf)")] = 0.01,
+        eta0: NotNegative = 0.01,
         eta_schedule: EtaSchedule = "sqrt",
     ) -> None:
         self.eta0, self.eta_schedule = eta0, eta_schedule

@@ -26,9 +26,9 @@ def test_records_come_back_with_everything_in_them():
     assert type(found) is Update
     assert type(found.payload) is Weights
     assert tree.sha256(found) == tree.sha256(update)
-    task, indices = unpack(pack((Task(1, 2, None, {"m": torch.ones(1)}, 5), np.arange(4))))
+    task, indices = unpack(pack((Task(1, 2, None, Kept({"m": torch.ones(1)}), 5), np.arange(4))))
     assert (task.client_id, task.num_steps) == (1, 5)
-    assert task.memory["m"].tolist() == [1.0]
+    assert task.kept.personal["m"].tolist() == [1.0]
     assert indices.tolist() == [0, 1, 2, 3]
 
 

@@ -38,7 +38,7 @@ def small_conv(*more):
 def test_a_residual_link_is_refused_also_without_norms(server):
     network = small_conv(("res", named_layers([("residual", Residual()), ("relu", nn.ReLU())])))
     with pytest.raises(UserError) as caught:
-        server.check(network)
+        server.check(network, SETTING)
     assert str(caught.value) == f"{RULE}, but block res has a Residual."
 
 
@@ -46,10 +46,10 @@ def test_a_residual_link_is_refused_also_without_norms(server):
 @pytest.mark.parametrize("op", ["multi", "conv"])
 def test_fused_features_are_refused(op, server):
     network = mlp((1, 2, 2), 3, hidden=[5, 4]) if isinstance(server, PFNMServer) else small_conv()
-    server.check(network)
+    server.check(network, SETTING)
     fuse(network, op, 0.0, "default", True, "global_first")
     with pytest.raises(UserError) as caught:
-        server.check(network)
+        server.check(network, SETTING)
     text = str(caught.value)
     assert text.startswith(f"{RULE}, but fusion.")
     assert text.endswith(" belongs to none of its layers.")
@@ -69,4 +69,4 @@ def test_too_few_layers_are_counted(network, count):
     with pytest.raises(
         UserError, match=rf"^model must have at least 2 layers .*, but this one has {count}\.$"
     ):
-        FedMAServer(BBPMap()).check(network)
+        FedMAServer(BBPMap()).check(network, SETTING)
