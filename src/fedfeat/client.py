@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+from fedfeat.config.conditions import Text
 from fedfeat.models.flops import forward_flops, training_flops
 from fedfeat.models.network import Network
 from fedfeat.models.policy import PERSONAL, keys_with, sent_keys, tensor_policies
@@ -71,7 +72,7 @@ class ClientModule(QuickModule):
         self,
         model: nn.Module,
         optimizer: partial[Optimizer],
-        personal: Sequence[str] = (),
+        personal: Sequence[Text] = (),
         channels_last: bool = False,
         softmax_scope: SoftmaxScope = "all",
     ) -> None:

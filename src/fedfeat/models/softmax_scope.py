@@ -10,7 +10,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.models.class_map import kept_sets
 from fedfeat.models.grouped import GroupedNetwork
 
-SoftmaxScope = Literal["all", "kept_groups", "present_classes"]
+SoftmaxScope = Literal["all", "present_classes", "kept_groups"]
 """All logits that the network has, those of groups that hold a class of the client, or those of its classes alone
 (METHODS 4.3e)."""
 
