@@ -1,5 +1,6 @@
 """Federations of a few examples, built without the command line; used by several folders of tests."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -133,9 +134,13 @@ class Parties(NamedTuple):
         self.server.setup(site_of(worker, self.meter.spend))
         return first_progress(self.server.init(worker.module.model, federation_of(worker)))
 
+    def rounds(self, progress: Progress | None = None) -> Iterator[tuple[Progress, RoundRecord]]:
+        """Run round by round."""
+        return run_rounds(*self[:-1], self.start() if progress is None else progress, self.meter)
+
     def run(self, progress: Progress | None = None) -> tuple[list[Progress], list[RoundRecord]]:
         """Run all rounds; give where the run stood and what happened after each."""
-        steps = list(run_rounds(*self[:-1], self.start() if progress is None else progress, self.meter))
+        steps = list(self.rounds(progress))
         return [step for step, _ in steps], [record for _, record in steps]
 
 

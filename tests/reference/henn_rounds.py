@@ -20,7 +20,6 @@ from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks
 from fedfeat.models.mlp import mlp
 from fedfeat.models.network import Network
-from fedfeat.rounds.loop import run_rounds
 from fedfeat.seeding import derive_seed, numpy_generator
 
 LR, STEPS, ROUNDS, RAD, ETA0 = 0.2, 3, 4, 7, 2.0
@@ -250,7 +249,7 @@ def check(setting, store_dir, tolerance=1e-5):
     ]
     own = {k: doubled(network.state_dict()) for k, network in enumerate(initial)}
     newest, trained, cohort = None if setting.hetero else own[0], set(), ()
-    for step, record in run_rounds(*federation, federation.start()):
+    for step, record in federation.rounds():
         if record.round_idx:
             cohort = sample_cohort(0, record.round_idx - 1, 3, setting.cohort_size)
             trained |= set(cohort)

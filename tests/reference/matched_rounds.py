@@ -19,7 +19,6 @@ from fedfeat.features.matching import BBPMap
 from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.mlp import mlp
 from fedfeat.models.network import Network
-from fedfeat.rounds.loop import run_rounds
 from fedfeat.seeding import derive_seed, numpy_generator
 
 LR, MOMENTUM, STEPS, NUM_CLIENTS = 0.3, 0.5, 4, len(SIZES)
@@ -233,7 +232,7 @@ def same(found, expected, what):
 def check(setting, store_dir):
     """Compare the weights of everyone after every exchange; give the widths of the global layers."""
     federation = federation_of(setting, store_dir)
-    rounds = run_rounds(*federation[:-1], federation.start())
+    rounds = federation.rounds()
     next(rounds)
     widths = []
     for t, (nets, model, matched, assignments) in enumerate(exchanges(setting)):

@@ -16,6 +16,7 @@ from grouped_rounds import (
 from harness import SIZES
 from torch.nn import functional
 
+import fedfeat.client
 from fedfeat import tree
 from fedfeat.algorithms import fed2
 from fedfeat.algorithms.fed2 import Fed2Server

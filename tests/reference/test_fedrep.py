@@ -14,7 +14,6 @@ from fedfeat.client import ClientModule
 from fedfeat.errors import ClientError
 from fedfeat.models.mlp import mlp
 from fedfeat.params import WeightedMean
-from fedfeat.rounds.loop import run_rounds
 from fedfeat.types import Task
 
 LR, MOMENTUM, DECAY, ROUNDS = 0.2, 0.9, 0.1, 4
@@ -68,7 +67,7 @@ def check(store_dir, keep=False, weighting="samples", **changes):
     body = {name: initial[name] for name in BODY}
     heads = [{name: initial[name] for name in HEAD} for _ in range(3)]
     velocities = [{} for _ in range(3)]
-    for step, record in run_rounds(*federation, federation.start()):
+    for step, record in federation.rounds():
         if record.round_idx:
             found = {}
             for k in sample_cohort(0, record.round_idx - 1, 3, 2):

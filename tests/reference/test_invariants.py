@@ -114,7 +114,7 @@ def test_the_mean_takes_updates_in_cohort_order_one_at_a_time(client, tmp_path, 
     """Client k is averaged before client k + 1 trains, so that memory does not grow with the cohort."""
     events = []
     fit, add = ClientModule.upload, WeightedMean.add
-    monkeypatch.setattr(ClientModule, "upload", lambda self: events.append("fit") or fit(self))
+    monkeypatch.setattr(ClientModule, "upload", lambda self, *both: events.append("fit") or fit(self, *both))
     monkeypatch.setattr(WeightedMean, "add", lambda self, p, w: events.append(w) or add(self, p, w))
     parties(tmp_path, build_model=two_layers, client=client, num_rounds=1).run()
     assert events == ["fit", 3, "fit", 5, "fit", 8]

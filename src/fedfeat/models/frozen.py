@@ -20,7 +20,8 @@ class FrozenCopy(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.network = deepcopy(network).requires_grad_(False).eval()
+        self.network = deepcopy(network).requires_grad_(False)
+        self.eval()
 
     def train(self, mode: bool = True) -> "FrozenCopy":
         """Stay in eval mode: statistics do not move and nothing is dropped."""

@@ -12,7 +12,7 @@ from fedfeat.data.partition.parts import ClientSplit, IndexTestParts
 from fedfeat.data.partition.schemes import Permuted
 from fedfeat.data.transforms import Transform
 from fedfeat.data.unlabelled import draw_unlabelled
-from fedfeat.errors import ConfigError
+from fedfeat.errors import DataError
 from fedfeat.types import Parts, Survey
 
 
@@ -26,8 +26,8 @@ SPLIT = ClientSplit(
 )
 
 
-def drawn(source="train_pool", size=100, seed=0, round_idx=0, split=SPLIT):
-    return draw_unlabelled(split, source, size, seed, round_idx).tolist()
+def drawn(source="train_pool", size=100, seed=0, round_idx=0, split=SPLIT, num_public=0):
+    return draw_unlabelled(split, source, size, seed, round_idx, num_public).tolist()
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,10 @@ def test_every_example_is_drawn_equally_often():
 
 def test_an_empty_source_is_refused():
     empty = SPLIT._replace(val=parts([], []))
-    sentence = (
-        r"^algorithm\.server\.rad_source must name examples that exist; heldout needs partition\.val_fraction > 0, "
-        r"but it is 'heldout'\.$"
-    )
-    with pytest.raises(ConfigError, match=sentence):
+    sentence = r"^The source 'heldout' of inputs that are shared must hold examples, but it is empty\.$"
+    with pytest.raises(DataError, match=sentence):
         drawn("heldout", split=empty)
+    assert sorted(drawn("public", num_public=4)) == [0, 1, 2, 3]
 
 
 def noise(x, generator):

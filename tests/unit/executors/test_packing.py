@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedfeat import tree
 from fedfeat.executors.forked.packing import pack, unpack
-from fedfeat.types import Task, Update, Weights
+from fedfeat.types import Kept, Task, Update, Weights
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
 

@@ -1,6 +1,7 @@
 """Which networks are chains of layers: residual links, features that are fused, and networks without layers."""
 
 import pytest
+from harness import SETTING
 from torch import nn
 
 from fedfeat.algorithms.fedma import FedMAServer

@@ -157,7 +157,7 @@ def train_a_step(network, lr=0.5):
 def test_the_frozen_extractor_never_changes(op):
     network = normed()
     fusion = fuse(network, op, lambda_init=0.5)
-    before = {key: value.clone() for key, value in fusion.frozen.state_dict().items()}
+    before = {key: value.clone() for key, value in fusion.frozen.network.state_dict().items()}
     assert len(before) == 7
     train_a_step(network)
     network.eval()
@@ -167,12 +167,14 @@ def test_the_frozen_extractor_never_changes(op):
     assert fusion.operator.training
     assert not any(p.requires_grad for p in fusion.frozen.parameters())
     assert all(p.grad is None for p in fusion.frozen.parameters())
-    assert all(torch.equal(value, before[key]) for key, value in fusion.frozen.state_dict().items())
+    assert all(torch.equal(value, before[key]) for key, value in fusion.frozen.network.state_dict().items())
     moved = network.encoder.state_dict()
     # A bias in front of batch norm has no slope.
     assert {key for key in before if torch.equal(moved[key], before[key])} <= {"conv1.0.bias"}
     assert (
-        set(frozen_keys(network)) == {f"fusion.frozen.{key}" for key in before} <= set(network.state_dict())
+        set(frozen_keys(network))
+        == {f"fusion.frozen.network.{key}" for key in before}
+        <= set(network.state_dict())
     )
 
 
