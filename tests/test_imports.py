@@ -59,7 +59,7 @@ def test_only_the_entry_and_its_commands_see_hydra():
 
 
 def test_only_its_logger_sees_wandb():
-    assert importers("wandb") == {"fedfeat.loggers.wandb_logger"}
+    assert importers("wandb") == {"fedfeat.loggers.lightning"}
 
 
 def test_only_its_executor_sees_ray():

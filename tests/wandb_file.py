@@ -34,12 +34,14 @@ def read_wandb(path: Path) -> list[wandb_internal_pb2.Record]:
     return found
 
 
-def finished_wandb(run_dir: Path) -> tuple[list[wandb_internal_pb2.Record], int]:
-    """Records of the one offline run below a run directory, and its exit code.
+def finished_wandb(run_dir: Path, start: int = 0) -> tuple[list[wandb_internal_pb2.Record], int]:
+    """Records of one of the offline runs below a run directory, one per start, and its exit code.
 
     W&B's service process may flush its last records just after `finish` returns.
     """
-    (path,) = run_dir.glob("wandb/offline-run-*/*.wandb")
+    path = sorted(run_dir.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_ctime_ns)[
+        start
+    ]
     deadline = time.monotonic() + 20
     while True:
         found = read_wandb(path)

@@ -30,6 +30,11 @@ class RunInfo:
     num_rounds: int = 0
     resumed_round: int | None = None
 
+    @property
+    def first_round(self) -> int:
+        """The first round that will be logged; 0 is the state before training."""
+        return 0 if self.resumed_round is None else self.resumed_round + 1
+
 
 class RoundLogger(Protocol):
     """Consumer of a run: `start` once, `log` every round, `picture` at will, `finish` and `close` once."""

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +19,9 @@ def test_flatten():
 def test_nothing_heavy_is_imported_at_start():
     code = (
         "import sys, fedfeat.commands.report, fedfeat.runs.figures, fedfeat.files\n"
-        "from fedfeat.loggers import base, console, csv_logger, tensorboard_logger, wandb_logger\n"
-        "print(sorted({'torch', 'pandas', 'matplotlib', 'wandb', 'tensorboard'} & set(sys.modules)))"
+        "from fedfeat.loggers import base, console, csv_logger, lightning\n"
+        "heavy = {'torch', 'pandas', 'matplotlib', 'pytorch_lightning', 'wandb', 'tensorboard', 'mlflow', 'comet_ml'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -33,21 +33,22 @@ def test_nothing_heavy_is_imported_at_start():
         ("none", set()),
         ("csv", {"csv"}),
         ("wandb", {"wandb"}),
+        ("mlflow", {"mlflow"}),
+        ("comet", {"comet"}),
         ("[csv,wandb_offline]", {"csv", "wandb"}),
         ("[tensorboard,console]", {"tensorboard", "console"}),
+        ("[comet_offline,mlflow,tensorboard]", {"comet", "mlflow", "tensorboard"}),
         ("all", {"csv", "console", "wandb", "tensorboard"}),
     ],
 )
-def test_logger_configs_merge_into_named_loggers(tmp_path, choice, names):
-    from hydra import compose, initialize_config_dir
-    from hydra.utils import instantiate
-
-    source = Path(__file__).parents[3] / "configs" / "logger"
-    (tmp_path / "logger").symlink_to(source)
-    (tmp_path / "main.yaml").write_text("defaults:\n  - logger: none\n")
-    with initialize_config_dir(str(tmp_path), version_base="1.3"):
-        built = instantiate(compose("main", [f"logger={choice}"]).logger, _convert_="all")
+def test_logger_configs_merge_into_named_loggers(loggers, choice, names):
+    built = loggers(choice)
     assert set(built) == names
-    if "wandb_offline" in choice:
-        assert built["wandb"].mode == "offline"
     assert all(hasattr(logger, "log") for logger in built.values())
+
+
+def test_offline_choices_change_their_service_only(loggers):
+    built = loggers("[wandb_offline,comet_offline]", "logger.wandb.project=mine", "logger.wandb.tags=[a,b]")
+    assert (built["wandb"].options["mode"], built["wandb"].options["resume"]) == ("offline", None)
+    assert (built["wandb"].options["project"], built["wandb"].options["tags"]) == ("mine", ["a", "b"])
+    assert (built["comet"].options["online"], built["comet"].options["project"]) == (0, "fedfeat")
