@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
 
 FOLDER = "loggers"
-"""Folder of a run directory with a file per logger: the id of its run and the last round it has been given."""
+"""Folder of a run directory with a file per logger: the id of its run, and the last round of a start that it closed."""
 
 
 class LightningLogger:
     """Log every round with a logger of Lightning: metrics at the step of their round, the configuration before them.
 
     A resumed experiment goes on under the id of its first start. Rounds after the checkpoint are repeated bit for
-    bit, so those that the logger has been given already are not given to it again.
+    bit, so those that the service has already are not logged again. It has them if the earlier start was closed;
+    of one that was killed, only some services can tell, and the others get the rounds after the checkpoint again.
 
     Args:
         logger: Builds Lightning's logger.
@@ -41,30 +42,32 @@ class LightningLogger:
     def start(self, run: RunInfo) -> None:
         """Build Lightning's logger; at the first start of a run, log its configuration."""
         self._file = run.run_dir / FOLDER / f"{self._name}.json"
-        self._known = json.loads(self._file.read_text()) if self._file.exists() else {"id": None, "round": -1}
-        is_new, self._last_round = self._known["id"] is None, run.first_round - 1
+        earlier: dict[str, Any] = {"id": None, "round": -1}
+        if self._file.exists():
+            earlier = json.loads(self._file.read_text())
+        self._last_round = run.first_round - 1
         try:
-            self.logger = self._build(**self._arguments(run), **self.options)
-            if is_new:
+            # Of no type here: what Lightning's base class lacks, the classes below know of their service's.
+            self.logger: Any = self._build(**self._arguments(run, earlier["id"]), **self.options)
+            if earlier["id"] is None:
                 self.logger.log_hyperparams(run.config)
-            self._known["id"] = self.logger.version
-            self._known["round"] = self._known_round(run)
+            self._id = self.logger.version
+            self._known = self._known_round(earlier["round"])
         except Exception as error:  # of any kind: each service has its own
             reason = " ".join(str(error).split())
             raise ConfigError(
                 f"logger must name services that can start, but {self._name} cannot: {reason} "
                 "(wandb_offline, comet_offline and tensorboard need neither network nor login)."
             ) from error
-        self._note(self._known["round"])
+        self._note(earlier["round"])
 
     def log(self, record: RoundRecord) -> None:
         """Log the metrics of a round, at once on the disk where the service writes there."""
         self._last_round = record.round_idx
-        if record.round_idx > self._known["round"]:
+        if record.round_idx > self._known:
             metrics = {"round": record.round_idx, "cohort_size": len(record.cohort), **record.metrics}
             self.logger.log_metrics(metrics, step=record.round_idx)
             self.logger.save()
-            self._note(record.round_idx)
 
     def picture(self, name: str, path: Path) -> None:
         """Leave pictures where they are: Lightning has no common word for them."""
@@ -77,29 +80,30 @@ class LightningLogger:
     def close(self, failed: bool = False) -> None:
         """Finish Lightning's logger and tell it how the run ended."""
         self.logger.finalize("failed" if failed else "success")
+        self._end(failed)
+        self._note(max(self._known, self._last_round))
 
-    def _arguments(self, run: RunInfo) -> dict[str, Any]:
-        found = {
-            key: self._known["id"] if field == "id" else getattr(run, field)
-            for key, field in self._run.items()
-        }
+    def _arguments(self, run: RunInfo, earlier_id: str | None) -> dict[str, Any]:
+        found = {key: earlier_id if name == "id" else getattr(run, name) for key, name in self._run.items()}
         return {
             key: str(value) if isinstance(value, Path) else value
             for key, value in found.items()
             if value is not None
         }
 
-    def _known_round(self, run: RunInfo) -> int:
-        """Give the last round that the logger has."""
-        return self._known["round"]
+    def _known_round(self, closed: int) -> int:
+        """Give the last round that the service has; an earlier start was closed after round ``closed``."""
+        return closed
+
+    def _end(self, failed: bool) -> None:
+        """Do what ends a run beyond Lightning's `finalize`."""
 
     def _note(self, round_idx: int) -> None:
-        self._known["round"] = round_idx
-        atomic_write_text(self._file, json.dumps(self._known))
+        atomic_write_text(self._file, json.dumps({"id": self._id, "round": round_idx}))
 
 
 class Wandb(LightningLogger):
-    """Weights & Biases: the x-axis of every chart is the round."""
+    """Weights & Biases: the x-axis of every chart is the round, and a run that did not come to its end is failed."""
 
     def picture(self, name: str, path: Path) -> None:
         """Log a picture as `wandb.Image`."""
@@ -111,17 +115,14 @@ class Wandb(LightningLogger):
         """Write the whole summary into that of the run."""
         self.logger.experiment.summary.update(flatten(summary))
 
-    def close(self, failed: bool = False) -> None:
-        """Close the run; W&B shows it as failed instead of finished if it did not come to its end."""
-        super().close(failed)
-        self.logger.experiment.finish(exit_code=int(failed))
-
-    def _known_round(self, run: RunInfo) -> int:
-        """Believe the server, if there is one: what a killed process had not uploaded is logged again."""
+    def _known_round(self, closed: int) -> int:
         experiment = self.logger.experiment
         experiment.define_metric("round")
         experiment.define_metric("*", step_metric="round")
-        return experiment.summary.get("round", -1) if experiment.resumed else super()._known_round(run)
+        return experiment.summary.get("round", -1) if experiment.resumed else closed
+
+    def _end(self, failed: bool) -> None:
+        self.logger.experiment.finish(exit_code=int(failed))
 
 
 class TensorBoard(LightningLogger):
@@ -136,8 +137,8 @@ class TensorBoard(LightningLogger):
             pixels = np.asarray(image.convert("RGB"))  # (H, W, 3) uint8
         self.logger.experiment.add_image(name, pixels, self._last_round, dataformats="HWC")
 
-    def _known_round(self, run: RunInfo) -> int:
-        return run.first_round - 1
+    def _known_round(self, closed: int) -> int:
+        return -1
 
 
 class MLflow(LightningLogger):
@@ -145,19 +146,20 @@ class MLflow(LightningLogger):
 
     def picture(self, name: str, path: Path) -> None:
         """Add a picture to the run's artifacts."""
-        self.logger.experiment.log_artifact(self.logger.version, str(path))
+        self.logger.experiment.log_artifact(self._id, str(path))
+
+    def _known_round(self, closed: int) -> int:
+        return int(self.logger.experiment.get_run(self._id).data.metrics.get("round", -1))
 
 
 class Comet(LightningLogger):
-    """Comet: its experiment ends when it is told so; an offline one is archived only then."""
+    """Comet: an offline experiment is archived when it ends, and a failed one has the tag ``failed``."""
 
     def picture(self, name: str, path: Path) -> None:
         """Log a picture at the latest round."""
         self.logger.experiment.log_image(str(path), name, step=self._last_round)
 
-    def close(self, failed: bool = False) -> None:
-        """End the experiment, with the tag ``failed`` if it did not come to its end."""
-        super().close(failed)
+    def _end(self, failed: bool) -> None:
         if failed:
             self.logger.experiment.add_tag("failed")
         self.logger.experiment.end()

@@ -1,9 +1,9 @@
 """Lightning's loggers: what they wrote is read back with each service's own reader."""
 
 import json
-import warnings
 import zipfile
 from functools import partial
+from typing import ClassVar
 
 import pytest
 from entries import SUMMARY, record, run, write
@@ -33,7 +33,7 @@ def test_any_logger_of_lightning_gets_rounds_and_configuration(tmp_path):
 class Remembering:
     """A logger of a service that keeps its runs, without the service."""
 
-    starts = []
+    starts: ClassVar[list] = []
 
     def __init__(self, run_id=None):
         self.version, self.steps, self.ends, self.hyperparams = run_id or "abc", [], [], []
@@ -52,18 +52,21 @@ class Remembering:
         self.ends.append(status)
 
 
-def test_a_resumed_run_has_one_id_and_no_round_twice(tmp_path, monkeypatch):
-    """Killed after round 3 with a checkpoint of round 1, and before that without any: rounds are given once."""
+@pytest.mark.parametrize(
+    ("killed", "rounds"), [(False, [[0, 1, 2], [3], [4, 5]]), (True, [[0, 1, 2], [2, 3], [4, 5]])]
+)
+def test_a_resumed_run_has_one_id_and_no_round_twice(tmp_path, monkeypatch, killed, rounds):
+    """The checkpoint is of round 1; a service that cannot tell gets round 2 again after a start that was killed."""
     monkeypatch.setattr(Remembering, "starts", [])
-    starts = [([record(0), record(1)], None), ([record(i) for i in range(4)], None)]
-    for rounds, resumed in [*starts, ([record(i) for i in range(2, 6)], 1)]:
+    for first, last, resumed in [(0, 2, None), (2, 3, 1), (2, 5, 1)]:
         logger = LightningLogger(Remembering, {"run_id": "id"})
-        write(logger, tmp_path, rounds, resumed, finish=False)
-        logger.close(failed=True)
-    assert [one.steps for one in Remembering.starts] == [[0, 1], [2, 3], [4, 5]]
+        write(logger, tmp_path, [record(i) for i in range(first, last + 1)], resumed, finish=False)
+        if not killed or last > 2:
+            logger.close(failed=True)
+    assert [one.steps for one in Remembering.starts] == rounds
     assert {one.version for one in Remembering.starts} == {"abc"}
     assert [len(one.hyperparams) for one in Remembering.starts] == [1, 0, 0]
-    assert [one.ends for one in Remembering.starts] == [["failed"]] * 3
+    assert [one.ends for one in Remembering.starts] == [[] if killed else ["failed"], ["failed"], ["failed"]]
 
 
 def test_directories_have_ids_of_their_own(tmp_path, loggers):

@@ -78,7 +78,7 @@ def test_wandb_resume_skips_what_the_server_has(tmp_path, wandb_logger, monkeypa
         def define_metric(self, *args, **kwargs):
             pass
 
-        class config:  # noqa: N801
+        class config:
             update = staticmethod(lambda *args, **kwargs: None)
 
         def log(self, values):
