@@ -9,20 +9,19 @@ deviation.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedfeat.errors import UserError
-from fedfeat.files import atomic_write_bytes, atomic_write_text
+from fedfeat.files import atomic_write_text
 from fedfeat.runs.figures import convergence, save_figure
 from fedfeat.runs.finished import Run, find_runs, group_runs, measured_numbers
 from fedfeat.runs.text import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 AXES = {
     "round": "round",
@@ -37,86 +36,51 @@ MAIN_METRICS = (
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of report.csv: a quantity of a group of runs; `num_runs` counts those that have it.
+def aggregate(groups: dict[str, list[Run]]) -> pd.DataFrame:
+    """Average every final metric and the cost of reaching every target over the runs of each group.
 
-    Without any of them there is no mean: that is a target which a paper reached and no run.
+    Returns:
+        What report.csv holds, by setting and quantity: ``mean``, ``std``, ``num_runs`` (that have the quantity; none of
+        a target which a paper reached and no run), ``published`` and ``difference``.
     """
+    import pandas as pd
 
-    group: str
-    quantity: str
-    mean: float | None
-    std: float | None
-    num_runs: int
-    published: float | None = None
-
-    def text(self) -> str:
-        """Write ``mean ± std``, and the published number where there is one."""
-        write = format_bytes if self.quantity.endswith("bytes") else "{:.4g}".format
-        parts = [write(value) for value in (self.mean, self.std) if value is not None]
-        measured = " ± ".join(parts) or "-"
-        return measured if self.published is None else f"{measured} (published {write(self.published)})"
-
-    def difference(self) -> float | None:
-        """Give measured less published, where there are both."""
-        return None if self.mean is None or self.published is None else self.mean - self.published
+    runs = [(label, run) for label, group in groups.items() for run in group]
+    published = {(label, name): value for label, run in runs for name, value in _numbers(run.published)}
+    measured = [(label, *number) for label, run in runs for number in _numbers(measured_numbers(run))]
+    missed = [(*key, float("nan")) for key in published if key[1].startswith("to_target/")]
+    values = pd.DataFrame([*measured, *missed], columns=["setting", "quantity", "value"])
+    by_quantity = values.astype({"value": float}).groupby(["setting", "quantity"], sort=False).value
+    rows = by_quantity.agg(["mean", "std", "count"]).rename(columns={"count": "num_runs"})
+    rows["published"] = [float(published.get(key, "nan")) for key in rows.index]
+    return rows.assign(difference=rows["mean"] - rows["published"])
 
 
-def aggregate(groups: dict[str, list[Run]]) -> list[Row]:
-    """Average every final metric and the cost of reaching every target over the runs of each group."""
-    rows = []
-    for label, runs in groups.items():
-        flat = [measured_numbers(run) for run in runs]
-        published = {
-            name: value for run in runs for name, value in run.published.items() if _is_number(value)
-        }
-        costs = [name for name in published if name.startswith("to_target/")]
-        for name in dict.fromkeys([*(name for one in flat for name in one), *costs]):
-            values = [float(one[name]) for one in flat if _is_number(one.get(name))]
-            if values or name in costs:
-                mean = fmean(values) if values else None
-                std = stdev(values) if len(values) > 1 else None
-                rows.append(Row(label, name, mean, std, len(values), published.get(name)))
-    return rows
+def table(groups: dict[str, list[Run]], rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Lay out the main metrics as text, one line per group."""
+    import pandas as pd
+
+    names = rows.index.get_level_values("quantity")
+    shown = [metric, *names[rows.published.notna()], *MAIN_METRICS, *_costs_to_target(rows)]
+    columns: dict[str, list[str]] = {
+        "setting": list(groups),
+        "runs": [str(len(runs)) for runs in groups.values()],
+    }
+    for name in (name for name in dict.fromkeys(shown) if name in names):
+        cells = {label: rows.loc[(label, name)] for label in groups if (label, name) in rows.index}
+        columns[name] = [_cell(cells.get(label), len(runs)) for label, runs in groups.items()]
+    return pd.DataFrame(columns)
 
 
-def table(
-    groups: dict[str, list[Run]], rows: Sequence[Row], metric: str
-) -> tuple[list[str], list[list[str]]]:
-    """Lay out the main metrics: header and one line per group."""
-    found = {(row.group, row.quantity): row for row in rows}
-    names = [row.quantity for row in rows]
-    published = [row.quantity for row in rows if row.published is not None]
-    costs = _costs_to_target(rows)
-    columns = [name for name in dict.fromkeys([metric, *published, *MAIN_METRICS, *costs]) if name in names]
-    lines = []
-    for label, runs in groups.items():
-        cells = [found.get((label, name)) for name in columns]
-        lines.append([label, str(len(runs)), *(_cell(row, len(runs)) for row in cells)])
-    return ["setting", "runs", *columns], lines
-
-
-def write_report(groups: dict[str, list[Run]], rows: Sequence[Row], args: argparse.Namespace) -> list[Path]:
+def write_report(groups: dict[str, list[Run]], rows: pd.DataFrame, args: argparse.Namespace) -> list[Path]:
     """Write report.csv, the curves and report.md into ``args.out`` and give the paths."""
     curves = {label: [run.metrics for run in runs] for label, runs in groups.items()}
     names = []
     for axis in args.x or ("round", "bytes", "examples"):
         names.append(f"curves_{axis}.png")
         save_figure(convergence(curves, AXES[axis], args.metric), args.out / names[-1])
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["setting", "quantity", "mean", "std", "num_runs", "published", "difference"])
-    for row in rows:
-        numbers = [row.mean, row.std, row.num_runs, row.published, row.difference()]
-        writer.writerow([row.group, row.quantity, *numbers])
-    atomic_write_bytes(args.out / "report.csv", buffer.getvalue().encode())
-    header, lines = table(groups, rows, args.metric)
-    text = [
-        _markdown([header, ["---"] * len(header), *lines]),
-        "Mean ± sample standard deviation over runs.",
-        "",
-    ]
+    atomic_write_text(args.out / "report.csv", rows.to_csv(float_format="{:.12g}".format))
+    text = [_markdown(table(groups, rows, args.metric)), "Mean ± sample standard deviation over runs.", ""]
     text += [f"![{args.metric} over {name[7:-4]}]({name})" for name in names]
     text += ["", "Runs:", "", *(f"- {label}: {_origins(runs)}" for label, runs in groups.items()), ""]
     atomic_write_text(args.out / "report.md", "\n".join(text))
@@ -147,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         paths = write_report(groups, rows, args)
     except (UserError, OSError) as error:
         _exit(str(error))
-    _show(*table(groups, rows, args.metric), paths)
+    _show(table(groups, rows, args.metric), paths)
 
 
 def _exit(sentence: str) -> None:
@@ -155,14 +119,14 @@ def _exit(sentence: str) -> None:
     raise SystemExit(2)
 
 
-def _show(header: list[str], lines: list[list[str]], paths: list[Path]) -> None:
+def _show(lines: pd.DataFrame, paths: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
     # Labels and names of metrics are longer than a terminal has room for: broken, not cut.
-    shown = Table(*(Column(name, overflow="fold") for name in header))
-    shown.columns[0].min_width = min(max((len(line[0]) for line in lines), default=0), 36)
-    for line in lines:
+    shown = Table(*(Column(name, overflow="fold") for name in lines))
+    shown.columns[0].min_width = min(lines.setting.str.len().max(), 36)
+    for line in lines.itertuples(index=False):
         shown.add_row(*line)
     console = Console()
     console.print(shown, markup=False)
@@ -170,35 +134,41 @@ def _show(header: list[str], lines: list[list[str]], paths: list[Path]) -> None:
         console.print(str(path), soft_wrap=True, highlight=False, markup=False)
 
 
-def _cell(row: Row | None, num_runs: int) -> str:
+def _cell(row: pd.Series | None, num_runs: int) -> str:
+    """Write ``mean ± std``, and the published number and the number of runs where they say something."""
     if row is None:
         return "-"
-    return row.text() if row.num_runs == num_runs else f"{row.text()} ({row.num_runs}/{num_runs} runs)"
+    write = format_bytes if row.name[1].endswith("bytes") else "{:.4g}".format
+    text = " ± ".join(map(write, row[["mean", "std"]].dropna())) or "-"
+    text += f" (published {write(row.published)})" if row.published == row.published else ""
+    return text if row.num_runs == num_runs else f"{text} ({row.num_runs:.0f}/{num_runs} runs)"
 
 
-def _costs_to_target(rows: Sequence[Row]) -> list[str]:
+def _costs_to_target(rows: pd.DataFrame) -> list[str]:
     """Choose the one target to show: of those that most settings reach, the highest."""
-    reached = [row.quantity for row in rows if row.num_runs and row.quantity.startswith("to_target/")]
-    targets = [quantity.split("/")[1] for quantity in reached]
-    if not targets:
-        return []
-    best = max(set(targets), key=lambda target: (targets.count(target), float(target)))
-    return [f"to_target/{best}/rounds", f"to_target/{best}/bytes"]
+    reached = rows[rows.num_runs > 0].index.get_level_values("quantity")
+    counts = reached.str.extract(r"^to_target/([^/]+)/", expand=False).value_counts()
+    best = max(counts.index, key=lambda target: (counts[target], float(target)), default=None)
+    return [] if best is None else [f"to_target/{best}/rounds", f"to_target/{best}/bytes"]
 
 
-def _markdown(lines: list[list[str]]) -> str:
-    return (
-        "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        + "\n"
-    )
+def _markdown(lines: pd.DataFrame) -> str:
+    rows = [
+        list(lines),
+        ["---"] * lines.shape[1],
+        *lines.replace(r"\|", r"\\|", regex=True).to_numpy().tolist(),
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _origins(runs: Sequence[Run]) -> str:
     return ", ".join(f"seed {run.summary['seed']} (`{run.path}`)" for run in runs)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, float(value)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import yaml
 
 from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_text
+from fedfeat.runs.text import flatten
 
 # Where a run is stored, shown or executed does not change its numbers, so these do not tell two experiments apart.
 _NEUTRAL = ("paths", "logger", "debug", "resume", "executor", "name", "group", "published")
@@ -73,7 +74,7 @@ def check_same_config(run_dir: Path, config: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"{path} must hold the run's configuration, but it holds a {kind} instead of keys."
         )
-    old, new = _flatten(experiment_config(stored)), _flatten(experiment_config(config))
+    old, new = flatten(experiment_config(stored), "."), flatten(experiment_config(config), ".")
     for key in sorted({*old, *new}):
         if old.get(key) != new.get(key):
             raise CheckpointError(
@@ -146,16 +147,6 @@ def _without(node: Any, keys: tuple[str, ...]) -> Any:
     if isinstance(node, Mapping):
         return {key: _without(value, keys) for key, value in node.items() if key not in keys}
     return node
-
-
-def _flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in node.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def main_accuracy(metrics: Mapping[str, float], chosen: str | None = None) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,9 @@ from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_bytes
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-Columns = dict[str, np.ndarray]
-"""One run: column of metrics.csv to values over its evaluated rounds, each (R,) float64, NaN where empty."""
 
 # Okabe & Ito (2008), "Color Universal Design": told apart by every kind of colour vision. Its yellow is left
 # out, too pale for a line on white.
@@ -44,45 +41,42 @@ PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 OWN = "own models, own test parts"
 
 
-def read_metrics(path: str | Path) -> Columns:
-    """Read a metrics.csv; what is empty or no number is NaN."""
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-        return {name: np.array([_number(row[name]) for row in rows]) for name in reader.fieldnames or ()}
+def read_metrics(path: str | Path) -> pd.DataFrame:
+    """Read a metrics.csv, one row per evaluated round; what is empty or no number is NaN."""
+    import pandas as pd
+
+    return pd.read_csv(path).apply(pd.to_numeric, errors="coerce")
 
 
-def mean_and_std(runs: Sequence[Columns], x: str, y: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def mean_and_std(runs: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:
     """Average runs round by round, over the rounds that all of them have.
 
     Args:
-        runs: Runs of one setting, e.g. over seeds.
+        runs: Metrics of runs of one setting, e.g. over seeds.
         x: Column of the x-axis.
         y: Column of the y-axis.
 
     Returns:
-        Mean x, mean y and sample standard deviation of y (0 for a single run), each (R,).
+        Columns ``x`` and ``mean`` of y, and its sample standard deviation ``std``, 0 for a single run.
     """
-    points = []
-    for run in runs:
-        missing = np.full(len(run["round"]), np.nan)
-        columns = zip(run["round"], run.get(x, missing), run.get(y, missing), strict=True)
-        points.append({number: (a, b) for number, a, b in columns if np.isfinite(a) and np.isfinite(b)})
-    rounds = sorted(set.intersection(*(set(run) for run in points))) if points else []
-    table = np.array([[run[number] for number in rounds] for run in points]).reshape(
-        len(points), len(rounds), 2
-    )
-    std = table[..., 1].std(axis=0, ddof=1) if len(points) > 1 else np.zeros(len(rounds))
-    return table[..., 0].mean(axis=0), table[..., 1].mean(axis=0), std
+    import pandas as pd
+
+    points = [
+        pd.DataFrame({"x": run.get(x, np.nan), "y": run.get(y, np.nan)}).set_index(run["round"])
+        for run in runs
+    ]
+    by_round = pd.concat(points).replace([np.inf, -np.inf], np.nan).dropna().groupby(level=0)
+    found = pd.DataFrame({"x": by_round.x.mean(), "mean": by_round.y.mean(), "std": by_round.y.std()})
+    return found[by_round.size() == len(runs)].fillna({"std": 0.0})
 
 
 def convergence(
-    curves: Mapping[str, Sequence[Columns]], x: str = "round", y: str = "global/acc", title: str = ""
+    curves: Mapping[str, Sequence[pd.DataFrame]], x: str = "round", y: str = "global/acc", title: str = ""
 ) -> Figure:
     """Draw one curve per label, with a band of one standard deviation where a label has several runs.
 
     Args:
-        curves: Label to its runs.
+        curves: Label to the metrics of its runs.
         x: ``round``, ``comm/total_bytes``, ``compute/examples`` or ``time/total_s``.
         y: Any column of metrics.csv.
         title: Title of the figure.
@@ -90,34 +84,29 @@ def convergence(
     averaged = {label: mean_and_std(runs, x, y) for label, runs in curves.items()}
     if y == "global/acc":
         # A method without a server model (clients alone) is drawn by what it has, and says so.
-        alone = {label: runs for label, runs in curves.items() if not len(averaged[label][0])}
+        alone = {label: runs for label, runs in curves.items() if averaged[label].empty}
         averaged |= {
             f"{label}: {OWN}": mean_and_std(runs, x, "personal/acc_mean") for label, runs in alone.items()
         }
-    averaged = {label: points for label, points in averaged.items() if len(points[0])}
+    averaged = {label: points for label, points in averaged.items() if not points.empty}
     if not averaged:
         known = sorted({name for runs in curves.values() for run in runs for name in run})
         raise ConfigError(f"{y} over {x} must be columns that the runs have; they have {', '.join(known)}.")
-    scale, label_x = _axis(x, max(points[0].max() for points in averaged.values()))
+    scale, label_x = _axis(x, max(points.x.max() for points in averaged.values()))
     figure, (axes,) = _figure(1, title)
-    for number, (label, (at, mean, std)) in enumerate(averaged.items()):
-        style: dict[str, Any] = {
-            "color": PALETTE[number % len(PALETTE)],
-            "linestyle": LINE_STYLES[number // len(PALETTE) % 4],
-        }
-        axes.plot(at / scale, mean, label=label, marker="o" if len(at) == 1 else None, **style)
-        if std.any():
-            axes.fill_between(
-                at / scale, mean - std, mean + std, color=style["color"], alpha=0.2, linewidth=0
-            )
-    bands = any(points[2].any() for points in averaged.values())
+    for label, points in averaged.items():
+        at, low, high = points.x / scale, points["mean"] - points["std"], points["mean"] + points["std"]
+        (line,) = axes.plot(at, points["mean"], label=label, marker="o" if len(at) == 1 else None)
+        if points["std"].any():
+            axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    bands = any(points["std"].any() for points in averaged.values())
     axes.set(xlabel=label_x, ylabel=AXIS_LABELS.get(y, y) + (" (mean ± std)" if bands else ""))
     _integer_rounds(axes, x)
     _legend_below(figure, list(averaged))
     return figure
 
 
-def run_figure(run: Columns, title: str = "") -> Figure:
+def run_figure(run: pd.DataFrame, title: str = "") -> Figure:
     """Draw one run: accuracies in the upper panel, training loss in the lower one, over rounds."""
     figure, (upper, lower) = _figure(2, title)
     rounds = run["round"]
@@ -161,11 +150,13 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 def _figure(panels: int, title: str) -> tuple[Figure, tuple[Axes, ...]]:
     """Build a figure without pyplot, whose registry would keep every figure alive."""
+    from cycler import cycler
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.8 if panels == 1 else 6.4), layout="constrained")
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
     for panel in axes:
+        panel.set_prop_cycle(cycler(linestyle=LINE_STYLES) * cycler(color=PALETTE))
         panel.grid(alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
     if title:
@@ -181,7 +172,7 @@ def _legend_below(figure: Figure, labels: list[str]) -> None:
     figure.set_size_inches(width, height + 0.2 * math.ceil(len(labels) / columns))
 
 
-def _curve(axes: Axes, x: np.ndarray, y: np.ndarray | None, **style: Any) -> None:
+def _curve(axes: Axes, x: pd.Series, y: pd.Series | None, **style: Any) -> None:
     """Plot the values that exist, so that a round without one does not break the line."""
     if y is not None and np.isfinite(y).any():
         known = np.isfinite(y)
@@ -204,10 +195,3 @@ def _integer_rounds(axes: Axes, x: str) -> None:
         from matplotlib.ticker import MaxNLocator
 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text or "nan")
-    except ValueError:
-        return float("nan")

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
 from fedfeat.runs.directory import experiment_config
-from fedfeat.runs.figures import Columns, read_metrics
+from fedfeat.runs.figures import read_metrics
 from fedfeat.runs.text import flatten
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Run:
     summary: dict[str, Any]
     setting: dict[str, Any]
     published: dict[str, float]
-    metrics: Columns
+    metrics: pd.DataFrame
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -101,29 +104,28 @@ def measured_numbers(run: Run) -> dict[str, Any]:
     measured = flatten({**final, "to_target": costs})
     for quantity in run.published:
         last = run.metrics.get(quantity.removeprefix("last10/"), np.zeros(0))[-10:]
-        if quantity.startswith("last10/") and len(last) == 10 and np.isfinite(last).all():
+        if quantity.startswith("last10/") and np.isfinite(last).sum() == 10:
             measured[quantity] = float(last.mean())
     return measured
 
 
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Put runs of one setting together, under the shortest label that tells the settings apart."""
-    seeds = {key for run in runs for key in run.setting if key.endswith("seed")}
     # A key that follows `seed` in every run is the seed by another name; one that stays fixed is a choice.
     seeds = {
         key
-        for key in seeds
+        for key in {key for run in runs for key in run.setting if key.endswith("seed")}
         if all(run.setting.get(key, run.summary["seed"]) == run.summary["seed"] for run in runs)
     }
-    groups: dict[str, tuple[dict[str, Any], list[Run]]] = {}
-    for run in runs:
+    settings, groups = dict[str, dict[str, Any]](), dict[str, list[Run]]()
+    for run in sorted(runs, key=lambda run: run.summary["seed"]):
         setting = {key: value for key, value in run.setting.items() if key not in seeds}
-        groups.setdefault(_identity(setting), (setting, []))[1].append(run)
-    labels = label_settings([setting for setting, _ in groups.values()])
+        settings.setdefault(_identity(setting), setting)
+        groups.setdefault(_identity(setting), []).append(run)
+    labels = label_settings(list(settings.values()))
     if len(groups) == 1:
         labels = [str(runs[0].summary.get("algorithm") or runs[0].path.name)]
-    pairs = zip(labels, groups.values(), strict=True)
-    return {label: sorted(group, key=lambda run: run.summary["seed"]) for label, (_, group) in pairs}
+    return dict(zip(labels, groups.values(), strict=True))
 
 
 def label_settings(settings: Sequence[dict[str, Any]]) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from fedfeat.runs.figures import read_metrics, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,10 +23,8 @@ def table_path(run_dir: Path, name: str) -> Path:
 
 def read_table(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Read a table: rounds (R,) and values (R, n)."""
-    with open(path, encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
-    table = np.array([[float(value) for value in row] for row in rows]).reshape(len(rows), len(header))
-    return table[:, 0], table[:, 1:]
+    table = read_metrics(path)
+    return table["round"].to_numpy(float), table.drop(columns="round").to_numpy(float)
 
 
 def channels_figure(rounds: np.ndarray, values: np.ndarray, label: str) -> Figure:
@@ -66,8 +65,6 @@ def channels_figure(rounds: np.ndarray, values: np.ndarray, label: str) -> Figur
 
 def draw_observed(run_dir: Path) -> dict[str, Path]:
     """Draw every table of a run directory into its ``figures``; give names and paths."""
-    from fedfeat.runs.figures import save_figure
-
     paths = {}
     for table in sorted((run_dir / FOLDER).glob("*.csv")):
         rounds, values = read_table(table)

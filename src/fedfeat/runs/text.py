@@ -7,10 +7,10 @@ from typing import Any
 
 
 def flatten(tree: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
-    """Turn nested dictionaries into one whose keys are paths; empty dictionaries disappear."""
+    """Turn nested dictionaries into one whose keys are paths; an empty one inside stays."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             inner = flatten(value, separator)
             flat.update({f"{key}{separator}{path}": leaf for path, leaf in inner.items()})
         else:

@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
-from fedfeat.commands.report import Row, aggregate, main, table
+from fedfeat.commands.report import aggregate, main, table
 from fedfeat.runs.finished import Run, find_runs, group_runs, measured_numbers
 
 
@@ -71,18 +72,13 @@ def test_aggregate_is_mean_and_sample_std_with_published(tmp_path):
     """Accuracies 0.4, 0.5, 0.9: mean 0.6, deviation sqrt((0.04 + 0.01 + 0.09) / 2); two runs reach 0.3."""
     for seed, (acc, reached) in enumerate([(0.4, 2), (0.5, None), (0.9, 4)]):
         make_run(tmp_path / str(seed), seed, acc=acc, reached=reached, published={"global/acc": 0.65})
-    rows = {row.quantity: row for row in aggregate(group_runs(find_runs([tmp_path])[0]))}
-    acc = rows["global/acc"]
-    assert (acc.mean, acc.std, acc.num_runs, acc.published) == (
-        pytest.approx(0.6),
-        pytest.approx(0.07**0.5),
-        3,
-        0.65,
-    )
-    assert acc.text() == "0.6 ± 0.2646 (published 0.65)"
-    rounds = rows["to_target/0.3/rounds"]
-    assert (rounds.mean, rounds.num_runs) == (3, 2)
-    assert rounds.std == pytest.approx(2**0.5)
+    groups = group_runs(find_runs([tmp_path])[0])
+    rows = aggregate(groups)
+    assert rows.loc["fedavg", "global/acc"].tolist() == pytest.approx([0.6, 0.07**0.5, 3, 0.65, -0.05])
+    assert rows.loc["fedavg", "to_target/0.3/rounds"].tolist()[:3] == pytest.approx([3, 2**0.5, 2])
+    lines = table(groups, rows, "global/acc").loc[0]
+    assert lines["global/acc"] == "0.6 ± 0.2646 (published 0.65)"
+    assert lines["to_target/0.3/rounds"] == "3 ± 1.414 (2/3 runs)"
 
 
 def test_report_writes_tables_and_curves(tmp_path, capsys):
@@ -132,18 +128,25 @@ def test_the_printed_table_cuts_nothing(tmp_path, capsys, monkeypatch):
     assert "long.the_second_of_three_long_names=2" in column.replace(" ", "")
 
 
+def aggregated(rows):
+    """Rows of (setting, quantity, mean, num_runs, published) as `aggregate` gives them."""
+    columns = ["setting", "quantity", "mean", "num_runs", "published"]
+    found = pd.DataFrame(rows, columns=columns).set_index(columns[:2])
+    return found.assign(std=np.nan, difference=found["mean"] - found["published"])
+
+
 def test_the_table_shows_the_highest_target_that_most_settings_reach():
     reached = {"a": ["0.5", "0.8", "0.9"], "b": ["0.5", "0.8"]}
-    rows = [Row("a", "global/acc", 0.9, None, 1)]
+    rows = [("a", "global/acc", 0.9, 1, np.nan)]
     rows += [
-        Row(label, f"to_target/{target}/{cost}", 1, None, 1)
+        (label, f"to_target/{target}/{cost}", 1, 1, np.nan)
         for label, targets in reached.items()
         for target in targets
         for cost in ("rounds", "bytes", "seconds")
     ]
-    header, lines = table({"a": [None], "b": [None]}, rows, "global/acc")
-    assert header == ["setting", "runs", "global/acc", "to_target/0.8/rounds", "to_target/0.8/bytes"]
-    assert lines == [["a", "1", "0.9", "1", "1 B"], ["b", "1", "-", "1", "1 B"]]
+    lines = table({"a": [None], "b": [None]}, aggregated(rows), "global/acc")
+    assert list(lines) == ["setting", "runs", "global/acc", "to_target/0.8/rounds", "to_target/0.8/bytes"]
+    assert lines.to_numpy().tolist() == [["a", "1", "0.9", "1", "1 B"], ["b", "1", "-", "1", "1 B"]]
 
 
 def test_a_published_target_that_no_run_reached_stays_in_the_report(tmp_path):
@@ -153,12 +156,12 @@ def test_a_published_target_that_no_run_reached_stays_in_the_report(tmp_path):
         make_run(tmp_path / "in" / f"a{seed}", seed, "a", reached=3 + seed, published=published)
         make_run(tmp_path / "in" / f"b{seed}", seed, "b", reached=None, published=published)
     groups = group_runs(find_runs([tmp_path / "in"])[0])
-    rows = {(row.group[-1], row.quantity): row for row in aggregate(groups)}
-    row = rows["a", "to_target/0.3/rounds"]
-    assert (row.mean, row.num_runs, row.published, row.difference()) == (3.5, 2, 5, -1.5)
-    row = rows["b", "to_target/0.3/rounds"]
-    assert (row.mean, row.std, row.num_runs, row.published, row.difference()) == (None, None, 0, 7, None)
-    assert ("b", "to_target/0.3/bytes") not in rows
+    rows = aggregate(groups)
+    assert rows.loc["a", "to_target/0.3/rounds"].tolist() == [3.5, 0.5**0.5, 2, 5, -1.5]
+    missed = rows.loc["b", "to_target/0.3/rounds"]
+    assert (missed.num_runs, missed.published) == (0, 7)
+    assert missed[["mean", "std", "difference"]].isna().all()
+    assert ("b", "to_target/0.3/bytes") not in rows.index
     main([str(tmp_path / "in"), "--out", str(tmp_path / "out")])
     text = (tmp_path / "out" / "report.md").read_text()
     assert "3.5 ± 0.7071 (published 5)" in text
@@ -167,13 +170,10 @@ def test_a_published_target_that_no_run_reached_stays_in_the_report(tmp_path):
 
 
 def test_no_target_is_shown_that_a_paper_alone_reached():
-    rows = [
-        Row("a", "to_target/0.5/rounds", 3, None, 1),
-        Row("a", "to_target/0.9/rounds", None, None, 0, 40),
-    ]
-    header, lines = table({"a": [None]}, rows, "global/acc")
-    assert header == ["setting", "runs", "to_target/0.9/rounds", "to_target/0.5/rounds"]
-    assert lines == [["a", "1", "- (published 40) (0/1 runs)", "3"]]
+    rows = [("a", "to_target/0.5/rounds", 3, 1, np.nan), ("a", "to_target/0.9/rounds", np.nan, 0, 40)]
+    lines = table({"a": [None]}, aggregated(rows), "global/acc")
+    assert list(lines) == ["setting", "runs", "to_target/0.9/rounds", "to_target/0.5/rounds"]
+    assert lines.to_numpy().tolist() == [["a", "1", "- (published 40) (0/1 runs)", "3"]]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_no_target_is_shown_that_a_paper_alone_reached():
     ],
 )
 def test_accuracy_at_convergence_is_the_mean_of_the_last_ten_rounds(column, expected):
-    metrics = {} if column is None else {"local/acc": np.array(column, dtype=np.float64)}
+    metrics = pd.DataFrame({} if column is None else {"local/acc": np.array(column, dtype=np.float64)})
     summary = {"final": {"local/acc": 0.5}, "to_target": {"0.9": None, "0.3": {"rounds": 4}}}
     run = Run(Path("r"), summary, {}, {"last10/local/acc": 0.7, "local/acc": 0.7}, metrics)
     measured = measured_numbers(run)

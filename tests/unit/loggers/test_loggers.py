@@ -12,6 +12,7 @@ def test_flatten():
     assert flatten({"a": {"b": 1, "c": {"d": None}}, "e": {}, "f": [1]}) == {
         "a/b": 1,
         "a/c/d": None,
+        "e": {},
         "f": [1],
     }
 

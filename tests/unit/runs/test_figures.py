@@ -1,6 +1,7 @@
 """Figures draw the numbers of metrics.csv."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedfeat.errors import ConfigError
@@ -19,7 +20,7 @@ def columns(acc, rounds=None, step=1_000_000, **more):
     acc = np.array(acc, dtype=float)
     rounds = np.arange(len(acc), dtype=float) if rounds is None else np.array(rounds, dtype=float)
     extra = {name: np.array(values, dtype=float) for name, values in more.items()}
-    return {"round": rounds, "global/acc": acc, "comm/total_bytes": rounds * step, **extra}
+    return pd.DataFrame({"round": rounds, "global/acc": acc, "comm/total_bytes": rounds * step, **extra})
 
 
 def test_read_metrics_turns_what_is_empty_into_nan(tmp_path):
@@ -36,15 +37,15 @@ def test_mean_and_sample_std_over_the_rounds_that_all_runs_have():
     """Rounds 0 and 2 are common: means 0.2 and 0.5, deviations sqrt(2) * 0.1 and sqrt(2) * 0.2."""
     first = columns([0.1, 0.2, 0.3], step=10)
     second = columns([0.3, 0.7, 0.9], rounds=[0, 2, 3], step=30)
-    x, mean, std = mean_and_std([first, second], "comm/total_bytes", "global/acc")
-    np.testing.assert_allclose(x, [0, 40])
-    np.testing.assert_allclose(mean, [0.2, 0.5])
-    np.testing.assert_allclose(std, [np.sqrt(2) * 0.1, np.sqrt(2) * 0.2])
+    found = mean_and_std([first, second], "comm/total_bytes", "global/acc")
+    np.testing.assert_allclose(found["x"], [0, 40])
+    np.testing.assert_allclose(found["mean"], [0.2, 0.5])
+    np.testing.assert_allclose(found["std"], [np.sqrt(2) * 0.1, np.sqrt(2) * 0.2])
 
 
 def test_a_round_without_a_value_is_left_out():
-    x, mean, std = mean_and_std([columns([0.1, np.nan, 0.3])], "round", "global/acc")
-    assert (x.tolist(), mean.tolist(), std.tolist()) == ([0, 2], [0.1, 0.3], [0, 0])
+    found = mean_and_std([columns([0.1, np.nan, 0.3, np.inf])], "round", "global/acc")
+    assert found.to_dict("list") == {"x": [0, 2], "mean": [0.1, 0.3], "std": [0, 0]}
 
 
 def test_convergence_draws_mean_band_unit_and_legend():
