@@ -5,14 +5,12 @@ compared with the other clients' neuron by neuron. The run itself stays as it is
 """
 
 import argparse
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedfeat.commands.reopen import one_sentence, reopen
-from fedfeat.files import atomic_write_bytes
+from fedfeat.files import atomic_write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,13 +156,14 @@ def variance_figure(found: Sequence[Inspection]) -> "Figure":
 
 def write(found: Sequence[Inspection], out: Path) -> list[Path]:
     """Write the encoding map, the TV curve and the numbers per layer; give the paths."""
+    import pandas as pd
+
     from fedfeat.runs.feature_figures import draw_encodings
     from fedfeat.runs.figures import save_figure
 
     paths = [out / "features.csv"]
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows(found))
-    atomic_write_bytes(paths[0], buffer.getvalue().encode())
+    header, *body = rows(found)
+    atomic_write_text(paths[0], pd.DataFrame(body, columns=header, dtype=object).to_csv(index=False))
     aligned = {name: one.alignment for name, one in by_name(found).items() if one.alignment is not None}
     if aligned:
         paths.append(out / "encoding_map.png")

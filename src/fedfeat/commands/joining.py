@@ -15,8 +15,6 @@ extractor as E_g throughout. Where tensors are personal, a new client starts fro
 """
 
 import argparse
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +24,7 @@ import numpy as np
 from fedfeat.commands.reopen import one_sentence, reopen
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import CheckpointError, ConfigError
-from fedfeat.files import atomic_write_bytes
+from fedfeat.files import atomic_write_text
 from fedfeat.runs.figures import LINE_STYLES, PALETTE, save_figure
 from fedfeat.runs.finished import label_settings, read_run
 
@@ -190,10 +188,11 @@ def _mean_epochs(clients: Mapping[int, Course], share: float) -> float:
 
 def write(courses: Courses, share: float, out: Path) -> list[Path]:
     """Write the numbers and the picture; give the paths."""
+    import pandas as pd
+
     paths = [out / "new_client.csv", out / "new_client.png"]
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows(courses))
-    atomic_write_bytes(paths[0], buffer.getvalue().encode())
+    header, *body = rows(courses)
+    atomic_write_text(paths[0], pd.DataFrame(body, columns=header, dtype=object).to_csv(index=False))
     save_figure(figure(courses, share), paths[1])
     return paths
 

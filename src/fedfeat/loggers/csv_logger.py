@@ -53,7 +53,7 @@ class CsvTable:
             self._file.close()
             self.columns += new
             self._rewrite(lambda _: True)
-        self._file.write("".join(_line([row.get(column) for column in self.columns]) for row in rows))
+        self._writer(self._file).writerows(rows)
         self._file.flush()
 
     def close(self) -> None:
@@ -65,11 +65,15 @@ class CsvTable:
         old = _header(self.path)
         self.columns += [column for column in old if column not in self.columns]
         with atomic_open(self.path) as file:
-            file.write(_line(self.columns).encode())
-            for row in _complete_rows(self.path, old):
-                if keep(int(row["round"])):
-                    file.write(_line([row.get(column) for column in self.columns]).encode())
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            writer = self._writer(text)
+            writer.writeheader()
+            writer.writerows(row for row in _complete_rows(self.path, old) if keep(int(row["round"])))
+            text.detach()  # flushes; `atomic_open` closes
         self._file: IO[str] = open(self.path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+
+    def _writer(self, file: IO[str]) -> csv.DictWriter:
+        return csv.DictWriter(file, self.columns, lineterminator="\n")
 
 
 class CsvLogger:
@@ -114,12 +118,6 @@ class CsvLogger:
         """Close both files."""
         for table in (self._metrics, self._clients, *self._observed.values()):
             table.close()
-
-
-def _line(values: Iterable[Any]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(values)
-    return buffer.getvalue()
 
 
 def _header(path: Path) -> list[str]:
