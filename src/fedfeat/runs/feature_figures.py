@@ -13,7 +13,7 @@ from torch import Tensor
 from fedfeat.errors import ConfigError
 from fedfeat.features.diagnostics import Alignment, short_names
 from fedfeat.features.preference import NO_CLASS, alignment, choose_depth, tv_threshold
-from fedfeat.runs.figures import PALETTE, save_figure
+from fedfeat.runs.figures import legend_below, panels, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,16 +96,13 @@ def tv_curve(
         tau: Passed on to `choose_depth`.
         title: Title of the figure.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(max(6.4, 0.32 * len(layers)), 3.8), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(title=title, size=(max(6.4, 0.32 * len(layers)), 3.8))
     at = np.arange(1, len(layers) + 1)
     for number, (label, tv) in enumerate(curves.items()):
-        color = PALETTE[number % len(PALETTE)]
         depth = choose_depth(tv, tau) if depths is None else depths[label]
         name = f"{label}: {depth} of {len(layers)} layers shared"
-        axes.plot(at, tv, color=color, marker=MARKERS[number % len(MARKERS)], markersize=5, label=name)
+        (line,) = axes.plot(at, tv, marker=MARKERS[number % len(MARKERS)], markersize=5, label=name)
+        color = line.get_color()
         # Moved a little, so that equal depths stay two lines.
         axes.axvline(depth + 0.5 + 0.06 * number, color=color, linestyle="--", linewidth=1.2)
         if depths is None:
@@ -114,14 +111,8 @@ def tv_curve(
     axes.set_xticks(
         at, short_names(layers), rotation=45, ha="right", rotation_mode="anchor", fontsize="small"
     )
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    if title:
-        axes.set_title(title, loc="left", fontsize="medium")
     handles = [*axes.get_legend_handles_labels()[0], *_line_meanings(depths is None, tau)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
-    width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.2 * math.ceil(len(handles) / 2))
+    legend_below(figure, [str(handle.get_label()) for handle in handles], columns=2, handles=handles)
     return figure
 
 

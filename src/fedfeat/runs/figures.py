@@ -93,7 +93,7 @@ def convergence(
         known = sorted({name for runs in curves.values() for run in runs for name in run})
         raise ConfigError(f"{y} over {x} must be columns that the runs have; they have {', '.join(known)}.")
     scale, label_x = _axis(x, max(points.x.max() for points in averaged.values()))
-    figure, (axes,) = _figure(1, title)
+    figure, (axes,) = panels(title=title)
     for label, points in averaged.items():
         at, low, high = points.x / scale, points["mean"] - points["std"], points["mean"] + points["std"]
         (line,) = axes.plot(at, points["mean"], label=label, marker="o" if len(at) == 1 else None)
@@ -102,13 +102,13 @@ def convergence(
     bands = any(points["std"].any() for points in averaged.values())
     axes.set(xlabel=label_x, ylabel=AXIS_LABELS.get(y, y) + (" (mean ± std)" if bands else ""))
     _integer_rounds(axes, x)
-    _legend_below(figure, list(averaged))
+    legend_below(figure, list(averaged))
     return figure
 
 
 def run_figure(run: pd.DataFrame, title: str = "") -> Figure:
     """Draw one run: accuracies in the upper panel, training loss in the lower one, over rounds."""
-    figure, (upper, lower) = _figure(2, title)
+    figure, (upper, lower) = panels(2, title, (6.4, 6.4))
     rounds = run["round"]
     accuracies = {
         "global/acc": "global model, test set",
@@ -148,26 +148,28 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     atomic_write_bytes(path, buffer.getvalue())
 
 
-def _figure(panels: int, title: str) -> tuple[Figure, tuple[Axes, ...]]:
-    """Build a figure without pyplot, whose registry would keep every figure alive."""
+def panels(
+    number: int = 1, title: str = "", size: tuple[float, float] = (6.4, 3.8)
+) -> tuple[Figure, tuple[Axes, ...]]:
+    """Build a figure of panels below each other, without pyplot, whose registry would keep every figure alive."""
     from cycler import cycler
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 3.8 if panels == 1 else 6.4), layout="constrained")
-    axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0]
     for panel in axes:
         panel.set_prop_cycle(cycler(linestyle=LINE_STYLES) * cycler(color=PALETTE))
         panel.grid(alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
-    if title:
-        axes[0].set_title(title, loc="left", fontsize="medium")
+    axes[0].set_title(title, loc="left", fontsize="medium")
     return figure, tuple(axes)
 
 
-def _legend_below(figure: Figure, labels: list[str]) -> None:
+def legend_below(figure: Figure, labels: Sequence[str], columns: int | None = None, **entries: Any) -> None:
     """Put the legend under the axes, where it hides no curve, and make the figure higher by its rows."""
-    columns = max(1, min(len(labels), 90 // (max(map(len, labels)) + 8)))
-    figure.legend(loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
+    if columns is None:
+        columns = max(1, min(len(labels), 90 // (max(map(len, labels)) + 8)))
+    figure.legend(loc="outside lower center", ncols=columns, fontsize="small", frameon=False, **entries)
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.2 * math.ceil(len(labels) / columns))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedfeat.runs.figures import read_metrics, save_figure
+from fedfeat.runs.figures import panels, read_metrics, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,31 +35,21 @@ def channels_figure(rounds: np.ndarray, values: np.ndarray, label: str) -> Figur
         values: (R, n).
         label: What the values are.
     """
-    from matplotlib.figure import Figure
-
     several = values.shape[1] > 1
-    figure = Figure(figsize=(6.4, 5.2 if several else 3.0), layout="constrained")
-    panels = figure.subplots(2 if several else 1, 1, sharex=True, squeeze=False)[:, 0]
-    if several:
+    figure, (*above, below) = panels(2 if several else 1, size=(6.4, 5.2 if several else 3.0))
+    for panel in above:
         ordered = values[:, np.argsort(values[-1], kind="stable")]
         edges = np.append(rounds, 2 * rounds[-1] - rounds[-2] if len(rounds) > 1 else rounds[-1] + 1) - 0.5
-        mesh = panels[0].pcolormesh(edges, np.arange(values.shape[1] + 1), ordered.T, cmap="viridis")
-        panels[0].set(ylabel="channels (sorted)")
-        figure.colorbar(mesh, ax=panels[0], label=label)
+        panel.grid(visible=False)
+        mesh = panel.pcolormesh(edges, np.arange(values.shape[1] + 1), ordered.T, cmap="viridis")
+        panel.set(ylabel="channels (sorted)")
+        figure.colorbar(mesh, ax=panel, label=label)
         low, high = np.percentile(values, [10, 90], axis=1)
-        panels[-1].fill_between(rounds, low, high, alpha=0.2, linewidth=0, label="10 to 90 % of the channels")
-    panels[-1].plot(
-        rounds,
-        values.mean(axis=1),
-        label="mean" if several else None,
-        marker="." if len(rounds) == 1 else None,
-    )
-    panels[-1].set(xlabel="round", ylabel=label)
-    panels[-1].grid(alpha=0.3)
+        below.fill_between(rounds, low, high, alpha=0.2, linewidth=0, label="10 to 90 % of the channels")
+    below.plot(rounds, values.mean(axis=1), label="mean", marker="." if len(rounds) == 1 else None)
+    below.set(xlabel="round", ylabel=label)
     if several:
-        panels[-1].legend(fontsize="small", frameon=False)
-    for panel in panels:
-        panel.spines[["top", "right"]].set_visible(False)
+        below.legend(fontsize="small", frameon=False)
     return figure
 
 
