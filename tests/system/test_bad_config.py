@@ -38,11 +38,11 @@ BEFORE_ANY_WORK = [
         "experiment=nothing",
         r"experiment must be one of cifar10_10x5, .*, but it is 'nothing'",
     ),
-    ("unknown logger", "logger=nothing", r"logger must be one of all, console, .*, but it is 'nothing'"),
+    ("unknown logger", "logger=nothing", r"logger must be one of all, comet, .*, but it is 'nothing'"),
     (
         "unknown logger in a list",
         "logger=[csv,nothing]",
-        r"logger must be one of all, console, .*, but it is 'nothing'",
+        r"logger must be one of all, comet, .*, but it is 'nothing'",
     ),
     (
         "forced unknown key of a group without target",
@@ -90,7 +90,7 @@ BEFORE_ANY_WORK = [
     ("number for a section", "federation=3", r"federation must be one of default, but it is 3"),
     ("null for a section", "federation=null", r"federation must be one of default, but it is None"),
     ("number for a half", "algorithm/client=3", r"algorithm/client must be one of fedavg, .*, but it is 3"),
-    ("number in a list", "logger=[csv,3]", r"logger must be one of all, console, .*, but it is 3"),
+    ("number in a list", "logger=[csv,3]", r"logger must be one of all, comet, .*, but it is 3"),
     ("number in a sweep", "--multirun model=mlp,3", r"model must be one of digits_cnn, .*, but it is 3"),
     (
         "text over a section",
