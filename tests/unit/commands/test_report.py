@@ -120,12 +120,16 @@ def test_the_printed_table_cuts_nothing(tmp_path, capsys, monkeypatch):
             "the_second_of_three_long_names",
             "the_third_of_three_long_names",
         )
-        make_run(tmp_path / str(i), long=dict(zip(keys, numbers, strict=True)))
+        path = make_run(tmp_path / str(i), long=dict(zip(keys, numbers, strict=True)))
+        summary = json.loads((path / "summary.json").read_text())
+        summary["final"] |= {"global/client_acc_mean": 0.5, "global/client_acc_worst": 0.25}
+        (path / "summary.json").write_text(json.dumps(summary))
     main([str(tmp_path), "--out", str(tmp_path / "out")])
     shown = capsys.readouterr().out
     assert "…" not in shown
     column = "".join(line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│"))
     assert "long.the_second_of_three_long_names=2" in column.replace(" ", "")
+    assert all(line.endswith("│") for line in shown.splitlines() if line.startswith("│"))
 
 
 def aggregated(rows):
