@@ -126,8 +126,6 @@ def _show(lines: pd.DataFrame, paths: list[Path]) -> None:
     # Labels and names of metrics are longer than a terminal has room for: broken, not cut.
     shown = Table(*(Column(name, overflow="fold") for name in lines))
     console = Console()
-    room = max(console.width - 11 * (lines.shape[1] - 1), 8)  # beside 8 characters in every other column
-    shown.columns[0].min_width = min(lines.setting.str.len().max(), 36, room)
     for line in lines.itertuples(index=False):
         shown.add_row(*line)
     console.print(shown, markup=False)

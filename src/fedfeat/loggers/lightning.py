@@ -49,6 +49,8 @@ class LightningLogger:
         try:
             # Of no type here: what Lightning's base class lacks, the classes below know of their service's.
             self.logger: Any = self._build(**self._arguments(run, earlier["id"]), **self.options)
+            # Many open their service only when asked for it: now, so that what is wrong with it stops the start.
+            self.experiment: Any = getattr(self.logger, "experiment", None)
             if earlier["id"] is None:
                 self.logger.log_hyperparams(run.config)
             self._id = self.logger.version
@@ -113,16 +115,15 @@ class Wandb(LightningLogger):
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the whole summary into that of the run."""
-        self.logger.experiment.summary.update(flatten(summary))
+        self.experiment.summary.update(flatten(summary))
 
     def _known_round(self, closed: int) -> int:
-        experiment = self.logger.experiment
-        experiment.define_metric("round")
-        experiment.define_metric("*", step_metric="round")
-        return experiment.summary.get("round", -1) if experiment.resumed else closed
+        self.experiment.define_metric("round")
+        self.experiment.define_metric("*", step_metric="round")
+        return self.experiment.summary.get("round", -1) if self.experiment.resumed else closed
 
     def _end(self, failed: bool) -> None:
-        self.logger.experiment.finish(exit_code=int(failed))
+        self.experiment.finish(exit_code=int(failed))
 
 
 class TensorBoard(LightningLogger):
@@ -135,7 +136,7 @@ class TensorBoard(LightningLogger):
 
         with Image.open(path) as image:
             pixels = np.asarray(image.convert("RGB"))  # (H, W, 3) uint8
-        self.logger.experiment.add_image(name, pixels, self._last_round, dataformats="HWC")
+        self.experiment.add_image(name, pixels, self._last_round, dataformats="HWC")
 
     def _known_round(self, closed: int) -> int:
         return -1
@@ -146,10 +147,10 @@ class MLflow(LightningLogger):
 
     def picture(self, name: str, path: Path) -> None:
         """Add a picture to the run's artifacts."""
-        self.logger.experiment.log_artifact(self._id, str(path))
+        self.experiment.log_artifact(self._id, str(path))
 
     def _known_round(self, closed: int) -> int:
-        return int(self.logger.experiment.get_run(self._id).data.metrics.get("round", -1))
+        return int(self.experiment.get_run(self._id).data.metrics.get("round", -1))
 
 
 class Comet(LightningLogger):
@@ -157,9 +158,9 @@ class Comet(LightningLogger):
 
     def picture(self, name: str, path: Path) -> None:
         """Log a picture at the latest round."""
-        self.logger.experiment.log_image(str(path), name, step=self._last_round)
+        self.experiment.log_image(str(path), name, step=self._last_round)
 
     def _end(self, failed: bool) -> None:
         if failed:
-            self.logger.experiment.add_tag("failed")
-        self.logger.experiment.end()
+            self.experiment.add_tag("failed")
+        self.experiment.end()

@@ -90,6 +90,10 @@ def test_what_cannot_start_is_one_sentence(tmp_path, loggers, monkeypatch):
         loggers("wandb", "logger.wandb.mode=cloud")["wandb"].start(run(tmp_path))
     with pytest.raises(ConfigError, match=begin + r".*unexpected keyword argument 'nope'"):
         loggers("wandb_offline", "+logger.wandb.nope=1")["wandb"].start(run(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"but TensorBoardLogger cannot: .*unexpected keyword argument 'nope'"
+    ):
+        loggers("tensorboard", "+logger.tensorboard.nope=1")["tensorboard"].start(run(tmp_path))
     assert not list(tmp_path.glob("loggers/*"))
 
 

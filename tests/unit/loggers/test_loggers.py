@@ -19,7 +19,7 @@ def test_flatten():
 
 def test_nothing_heavy_is_imported_at_start():
     code = (
-        "import sys, fedfeat.commands.report, fedfeat.runs.figures, fedfeat.files\n"
+        "import sys, fedfeat.commands.report, fedfeat.runs.observed, fedfeat.runs.directory, fedfeat.files\n"
         "from fedfeat.loggers import base, console, csv_logger, lightning\n"
         "heavy = {'torch', 'pandas', 'matplotlib', 'pytorch_lightning', 'wandb', 'tensorboard', 'mlflow', 'comet_ml'}\n"
         "print(sorted(heavy & set(sys.modules)))"
