@@ -98,7 +98,7 @@ def measured_numbers(run: Run) -> dict[str, Any]:
     """Give what a run measured, by quantity: metrics of the last round, costs of targets as ``to_target/...``.
 
     Beside those, ``last10/<metric>`` where a paper published it: the mean over the last 10 evaluated rounds, what
-    METHODS 5.3 takes for the accuracy at convergence. It is absent where one of them lacks the metric.
+    docs/methods.md takes for the accuracy at convergence. It is absent where one of them lacks the metric.
     """
     final, costs = run.summary.get("final", {}), run.summary.get("to_target") or {}
     measured = flatten({**final, "to_target": costs})
