@@ -99,37 +99,6 @@ class WeightedMean:
         }
 
 
-def subtract(left: Params, right: Params) -> Params:
-    """Give ``left - right`` for every key.
-
-    Raises:
-        ValueError: Keys or shapes differ.
-    """
-    _require_equal_keys(left, right)
-    _require_equal_shapes(left, right)
-    if not left:
-        return {}
-    return dict(zip(left, torch._foreach_sub(list(left.values()), [right[key] for key in left]), strict=True))
-
-
-def axpy(alpha: float, x: Params, y: Params) -> Params:
-    """Give ``alpha * x + y`` for every key; integer tensors are stepped by ``alpha * x`` rounded.
-
-    Raises:
-        ValueError: Keys or shapes differ.
-    """
-    _require_equal_keys(x, y)
-    _require_equal_shapes(x, y)
-    floating = [key for key in y if _is_averaged(y[key])]
-    result = {
-        key: y[key] + (x[key].double() * alpha).round().to(y[key].dtype) for key in y if key not in floating
-    }
-    if floating:
-        sums = torch._foreach_add([y[key] for key in floating], [x[key] for key in floating], alpha=alpha)
-        result.update(zip(floating, sums, strict=True))
-    return {key: result[key] for key in y}
-
-
 def select(params: Params, keys: Iterable[str]) -> Params:
     """Give the named tensors, in the order of the names and not copied.
 

@@ -137,11 +137,6 @@ def is_finite(value: Any) -> bool:
     return True
 
 
-def clone(value: Any) -> Any:
-    """Copy a tree: new detached tensors on the same devices, new containers."""
-    return transform(value, lambda tensor: tensor.detach().clone())
-
-
 def transform(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     """Give the same tree with the function applied to every tensor."""
     if isinstance(value, Tensor):

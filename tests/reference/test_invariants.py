@@ -86,12 +86,12 @@ def test_a_state_is_never_changed_in_place(client, tmp_path):
     federation = parties(tmp_path, build_model=two_layers, client=client, num_rounds=1)
     server, executor = federation.server, federation.executor
     state = federation.start().state
-    before = tree.clone(state)
+    before = tree.transform(state, torch.clone)
     payload = server.broadcast(state, 0)
     updates = list(executor.fit([Task(k, 0, server.broadcast(state, k), None, 2) for k in range(3)]))
     assert tree.sha256(state) == tree.sha256(before)
     assert tree.sha256(payload) == tree.sha256(server.broadcast(before, 0))
-    uploads = tree.clone([update.payload for update in updates])
+    uploads = tree.transform([update.payload for update in updates], torch.clone)
     result = server.aggregate(state, iter(updates))
     executor.score(server.broadcast(result, 0))
     assert tree.sha256(state) == tree.sha256(before) != tree.sha256(result)

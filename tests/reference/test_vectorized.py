@@ -114,10 +114,10 @@ def tasks_of(federation, num_steps=(2, 5, 3)):
 def test_updates_come_in_cohort_order_and_are_never_changed_afterwards(tmp_path):
     federation = parties(tmp_path, build_executor=VectorizedExecutor, build_model=two_layers, batch_size=2)
     tasks = tasks_of(federation)
-    before = tree.clone([task.payload for task in tasks])
+    before = tree.transform([task.payload for task in tasks], torch.clone)
     updates = list(federation.executor.fit(tasks))
     assert [update.client_id for update in updates] == [0, 1, 2]
-    copies = tree.clone([update.payload for update in updates])
+    copies = tree.transform([update.payload for update in updates], torch.clone)
     assert len({tree.sha256(copy) for copy in copies}) == 3
     list(federation.executor.fit(tasks_of(federation, (4, 4, 4))))
     assert tree.sha256([update.payload for update in updates]) == tree.sha256(copies)
@@ -179,7 +179,7 @@ class Failing(ClientModule):
 def test_a_fit_that_raises_names_the_client_whose_fault_it_is(tmp_path, caplog):
     federation = parties(tmp_path, build_executor=VectorizedExecutor, client=Failing)
     first, second, third = tasks_of(federation, (2, 2, 2))
-    spoiled = tree.clone(third.payload)
+    spoiled = tree.transform(third.payload, torch.clone)
     next(iter(spoiled.params.values())).flatten()[0] = 99
     with caplog.at_level(logging.WARNING, logger="fedfeat"):
         results = list(federation.executor.fit([first, second, third._replace(payload=spoiled)]))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedfeat.params import WeightedMean, axpy, copy_into, select, snapshot, standalone, subtract
+from fedfeat.params import WeightedMean, copy_into, select, snapshot, standalone
 
 
 def mean_of(*pairs):
@@ -121,29 +121,6 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
 
 def test_empty_parameters_have_an_empty_mean():
     assert mean_of(({}, 1), ({}, 2)) == {}
-
-
-def test_subtract_and_axpy_by_hand():
-    new = {"w": torch.tensor([3.0, 1.0]), "n": torch.tensor(12)}
-    old = {"n": torch.tensor(10), "w": torch.tensor([1.0, 5.0])}
-    delta = subtract(new, old)
-    assert delta["w"].tolist() == [2.0, -4.0]
-    assert delta["n"].item() == 2
-    stepped = axpy(0.5, delta, old)
-    assert stepped["w"].tolist() == [2.0, 3.0]
-    assert stepped["n"].item() == 11
-    assert stepped["n"].dtype == torch.int64
-    assert list(stepped) == ["n", "w"]
-    assert old["w"].tolist() == [1.0, 5.0]
-    assert {k: v.tolist() for k, v in axpy(1.0, delta, old).items()} == {
-        k: v.tolist() for k, v in new.items()
-    }
-    assert subtract({}, {}) == axpy(1.0, {}, {}) == {}
-    for function in (subtract, lambda a, b: axpy(1.0, a, b)):
-        with pytest.raises(ValueError, match="n is in only one"):
-            function({"w": new["w"]}, old)
-        with pytest.raises(ValueError, match="w must have the shape"):
-            function({"w": torch.ones(1), "n": torch.tensor(1)}, old)
 
 
 def test_select():

@@ -10,6 +10,7 @@ import torch
 
 from fedfeat.config.conditions import Condition, Count, Natural, integer, interval, one_of
 from fedfeat.data.examples import Dataset, Examples
+from fedfeat.data.partition.parts import share_of
 from fedfeat.data.sent140_file import find_csv, read_tweets
 from fedfeat.data.sent140_tokens import encode, frequent_words, read_glove, tokens_of
 from fedfeat.data.subset import Limit, limited
@@ -110,8 +111,7 @@ def sampled(users: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     rng = numpy_generator(seed, "sent140/sample")
     turn = rng.permutation(users.max() + 1)
     order = np.lexsort((rng.random(len(users)), turn[users]))
-    # The small term keeps 0.29 * 100 from being rounded down to 28.
-    return order[: max(int(fraction * len(users) + 1e-9), 1)]
+    return order[: max(int(share_of(fraction, len(users))), 1)]
 
 
 def drawn_users(users: np.ndarray, min_tweets: int, num_users: int | None, seed: int) -> np.ndarray:
@@ -154,7 +154,7 @@ def split_users(
     first, second = [], []
     for user in chosen:
         own = rng.permutation(rows[users[rows] == user])
-        cut = min(max(int(fraction * len(own) + 1e-9), 1), len(own) - 1)
+        cut = min(max(int(share_of(fraction, len(own))), 1), len(own) - 1)
         first.append(own[:cut])
         second.append(own[cut:])
     return np.sort(np.concatenate(first)), np.sort(np.concatenate(second))

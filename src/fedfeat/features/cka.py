@@ -80,41 +80,6 @@ class Target:
         return _ratio(cross, _self_hsic(k, self._estimator), self._own)
 
 
-class MinibatchCKA:
-    """CKA of many instances from batches of them: each HSIC is the mean of the batches'.
-
-    Nguyen et al., "Do Wide and Deep Networks Learn the Same Things?", ICLR 2021, who use the unbiased estimator.
-    Batches count alike, whatever their sizes. Without gradients, in float64.
-
-    Args:
-        estimator: See `hsic`.
-    """
-
-    def __init__(self, estimator: Hsic = "unbiased") -> None:
-        _check(estimator)
-        self._estimator = estimator
-        self._sums: Tensor | None = None
-
-    @torch.no_grad()
-    def add(self, k: Kernel, other: Kernel) -> None:
-        """Add the two kernels of a batch."""
-        _check(self._estimator, k, other)
-        k, other = k.centred(torch.float64), other.centred(torch.float64)
-        cross = _estimate(k.inner(other), k.diagonal(), other.diagonal(), self._estimator)
-        terms = torch.stack([cross, _self_hsic(k, self._estimator), _self_hsic(other, self._estimator)])
-        self._sums = terms if self._sums is None else self._sums + terms
-
-    def result(self) -> float:
-        """Give the CKA of what was added so far.
-
-        Raises:
-            ValueError: Nothing was added.
-        """
-        if self._sums is None:
-            raise ValueError("MinibatchCKA needs at least one batch, but it has none.")
-        return float(_ratio(*self._sums))
-
-
 def _alike(k: Kernel, other: Kernel) -> tuple[Kernel, Kernel]:
     """Give both in the wider of their types."""
     dtype = torch.promote_types(k.values.dtype, other.values.dtype)

@@ -1,7 +1,6 @@
 """Which clients take part in a round, and how much of their work they finish; pure functions of (seed, round)."""
 
-import math
-
+from fedfeat.data.partition.parts import share_of
 from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
 
@@ -13,8 +12,7 @@ def cohort_size(num_clients: int, size: int | None, fraction: float | None) -> i
         ConfigError: The size exceeds the number of clients.
     """
     if size is None:
-        # The small term keeps floor(0.29 * 100) at 29 although 0.29 * 100 is 28.999... in binary.
-        return max(math.floor((1.0 if fraction is None else fraction) * num_clients + 1e-9), 1)
+        return max(int(share_of(1.0 if fraction is None else fraction, num_clients)), 1)
     if size > num_clients:
         rule = f"be at most the number of clients that take part ({num_clients})"
         raise ConfigError.rule("federation.cohort_size", rule, size)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kernel_harness import Shapes, doubly_centred, few, normal
 
 from fedfeat.errors import ConfigError
-from fedfeat.features.cka import MinibatchCKA, Target, cka, hsic
+from fedfeat.features.cka import Target, cka, hsic
 from fedfeat.features.kernels import Kernel, KernelMean, kernel_of, linear_kernel, rbf_kernel
 
 ESTIMATORS = ["biased", "unbiased"]
@@ -295,44 +295,10 @@ def test_a_subset_of_the_mean_is_the_mean_of_the_subset(estimator, widths, kerne
     torch.testing.assert_close(cka(linear_kernel(own), mean.result().restrict(rows), estimator), expected)
 
 
-@both
-def test_minibatches_average_the_parts_of_the_ratio(estimator):
-    """Not the ratios of the batches."""
-    batches = [(normal(n, 3, seed=n), normal(n, 5, seed=n + 1)) for n in (5, 6, 9)]
-    sums = torch.zeros(3, dtype=torch.float64)
-    found = MinibatchCKA(estimator)
-    for a, b in batches:
-        found.add(linear_kernel(a), linear_kernel(b))
-        k, other = a @ a.T, b @ b.T
-        sums += torch.stack(
-            [reference_hsic(*pair, estimator) for pair in ((k, other), (k, k), (other, other))]
-        )
-    assert found.result() == pytest.approx(float(sums[0] / (sums[1] * sums[2]).sqrt()))
-
-
-def test_minibatches_of_all_subsets_are_the_whole():
-    a, b = normal(7, 3), normal(7, 2, seed=1)
-    k, other = linear_kernel(a), linear_kernel(b)
-    found = MinibatchCKA()
-    for rows in itertools.combinations(range(7), 5):
-        found.add(k.restrict(torch.tensor(rows)), other.restrict(torch.tensor(rows)))
-    assert found.result() == pytest.approx(float(cka(k, other, "unbiased")))
-
-
-def test_minibatches_keep_no_graph_and_bear_constants():
-    found = MinibatchCKA()
-    found.add(linear_kernel(torch.ones(5, 2, requires_grad=True)), linear_kernel(normal(5, 2)))
-    assert found.result() == 0.0
-    with pytest.raises(ValueError, match="at least one batch, but it has none"):
-        MinibatchCKA().result()
-
-
 def test_refusals_name_rule_and_value():
     k = linear_kernel(torch.ones(3, 1))
     with pytest.raises(ConfigError, match="hsic must be one of biased, unbiased, but it is 'debiased'"):
         cka(k, k, "debiased")
-    with pytest.raises(ConfigError, match="hsic must be one of"):
-        MinibatchCKA("debiased")
     with pytest.raises(ValueError, match="unbiased HSIC must have at least 4 instances, but it has 3"):
         hsic(k, k, "unbiased")
     with pytest.raises(ValueError, match="same instances, but they have 3 and 4"):

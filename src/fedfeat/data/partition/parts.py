@@ -1,8 +1,7 @@
 """Values around a partition: what a scheme looks at, test parts, validation shares and the whole split. Pure NumPy."""
 
-import math
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,6 +112,14 @@ def class_counts(parts: Parts, labels: np.ndarray, num_classes: int) -> np.ndarr
     return table.reshape(parts.num_clients, num_classes)
 
 
+def share_of(fraction: float, sizes: Any) -> Any:
+    """Round a share of one or several sizes down to whole numbers, int64.
+
+    The small term keeps .29 * 100 at 29 although .29 * 100 is 28.999... in binary.
+    """
+    return np.floor(fraction * np.asarray(sizes) + 1e-9).astype(np.int64)
+
+
 def hold_out(parts: Parts, fraction: float, rng: np.random.Generator) -> tuple[Parts, Parts]:
     """Take a random share of every client's examples; at least one is left to train on.
 
@@ -120,8 +127,7 @@ def hold_out(parts: Parts, fraction: float, rng: np.random.Generator) -> tuple[P
         What is left and what was taken; the share is rounded down.
     """
     sizes = np.diff(parts.offsets)
-    # The small term keeps 0.29 * 100 from being rounded down to 28.
-    taken = np.minimum(np.floor(fraction * sizes + 1e-9).astype(np.int64), np.maximum(sizes - 1, 0))
+    taken = np.minimum(share_of(fraction, sizes), np.maximum(sizes - 1, 0))
     keys = rng.random(len(parts.indices))
     order = np.lexsort((keys, owners_of(parts)))
     rank = np.arange(len(order)) - np.repeat(parts.offsets[:-1], sizes)
@@ -139,8 +145,7 @@ def reduced(parts: Parts, chosen: Collection[int], share: float, seed: int) -> P
     for k in range(parts.num_clients):
         own = parts.of(k)
         if k in chosen:
-            # The small term keeps 0.29 * 100 from being rounded down to 28.
-            count = max(math.floor(share * len(own) + 1e-9), 1)
+                    count = max(int(share_of(share, len(own))), 1)
             order = numpy_generator(seed, "reduced examples", k).permutation(len(own))
             own = own[np.sort(order[:count])]
         kept.append(own)
