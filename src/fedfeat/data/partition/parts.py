@@ -145,7 +145,7 @@ def reduced(parts: Parts, chosen: Collection[int], share: float, seed: int) -> P
     for k in range(parts.num_clients):
         own = parts.of(k)
         if k in chosen:
-                    count = max(int(share_of(share, len(own))), 1)
+            count = max(int(share_of(share, len(own))), 1)
             order = numpy_generator(seed, "reduced examples", k).permutation(len(own))
             own = own[np.sort(order[:count])]
         kept.append(own)
