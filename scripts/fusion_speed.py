@@ -35,7 +35,8 @@ from fedfeat.algorithms.fedfusion import FedFusionClient
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.networks import OneNetwork
-from fedfeat.clients.worker import Worker, WorkerSettings
+from fedfeat.clients.turns import WorkerSettings
+from fedfeat.clients.worker import Worker
 from fedfeat.data import transforms
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.schemes import Iid

@@ -11,7 +11,8 @@ from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.networks import OneNetwork
-from fedfeat.clients.worker import Worker, WorkerSettings
+from fedfeat.clients.turns import WorkerSettings
+from fedfeat.clients.worker import Worker
 from fedfeat.data import transforms
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData

@@ -14,7 +14,8 @@ from fedfeat.algorithms.fedrep import FedRepClient
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.networks import OneNetwork
-from fedfeat.clients.worker import Worker, WorkerSettings
+from fedfeat.clients.turns import WorkerSettings
+from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError
 from fedfeat.executors.auto import AutoExecutor, fastest
 from fedfeat.executors.forked.processes import ProcessExecutor

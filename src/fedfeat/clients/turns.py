@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fedfeat.client import ClientModule
+from fedfeat.data.federated import FederatedData
 from fedfeat.models.policy import DROPPED
 from fedfeat.params import snapshot
-from fedfeat.types import Kept, Task
+from fedfeat.types import Kept, Task, Turn
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
 
 _NOTHING = Kept()
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What every turn has in common.
+
+    Attributes:
+        seed: The experiment's seed.
+        batch_size: Local batch size; None is the whole client.
+        eval_batch_size: Batch size of evaluation; any value gives the same metrics.
+        keep_optimizer: Whether optimizer state (momentum) survives from a client's turn to its next.
+    """
+
+    seed: int
+    batch_size: int | None
+    eval_batch_size: int
+    keep_optimizer: bool
 
 
 def become(module: ClientModule, task: Task, receive: Callable[[Any, Any], None]) -> Any:
@@ -30,6 +50,28 @@ def become(module: ClientModule, task: Task, receive: Callable[[Any, Any], None]
     module.take_personal(kept.personal)
     receive(task.payload, kept.memory)
     return kept.memory
+
+
+def turn_of(module: ClientModule, task: Task, memory: Any, data: FederatedData) -> Turn:
+    """Give what a client half may know of a task.
+
+    Args:
+        module: The client half.
+        task: The task.
+        memory: The method's record of the client's last turn, or None.
+        data: The federation's data.
+    """
+    return Turn(
+        client_id=task.client_id,
+        round_idx=task.round_idx,
+        payload=task.payload,
+        memory=memory,
+        num_steps=module.local_steps(task.num_steps),
+        lr=module.base_lr * task.lr_factor,
+        device=data.device,
+        class_counts=data.class_counts[task.client_id],
+        batches=partial(data.labelled_batches, task.client_id),
+    )
 
 
 def uploaded_keys(module: ClientModule) -> list[str]:

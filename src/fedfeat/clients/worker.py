@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +12,20 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
+from fedfeat.clients.modules import ModuleCache, make_module
 from fedfeat.clients.networks import has_batch_norm
 from fedfeat.clients.optimizer_state import optimizer_state, optimizer_tensors
 from fedfeat.clients.scoring import score_examples
-from fedfeat.clients.turns import TrainedTensors, become, cause_of, seed_global_generators
+from fedfeat.clients.turns import (
+    TrainedTensors,
+    WorkerSettings,
+    become,
+    cause_of,
+    seed_global_generators,
+    turn_of,
+)
 from fedfeat.data.federated import FederatedData
+from fedfeat.data.unlabelled import images_by_class
 from fedfeat.errors import ClientError
 from fedfeat.features.diagnostics import AlignmentProbe, on_server_neurons
 from fedfeat.features.preference import Preferences
@@ -30,26 +37,6 @@ from fedfeat.types import Answer, Kept, Networks, Scores, Task, Turn, Update
 
 if TYPE_CHECKING:
     from fedfeat.types import Params, Tensors
-
-MAX_ARCHITECTURES = 32
-"""With more the least recently used are built again at their next turn."""
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What every turn has in common.
-
-    Attributes:
-        seed: The experiment's seed.
-        batch_size: Local batch size; None is the whole client.
-        eval_batch_size: Batch size of evaluation; any value gives the same metrics.
-        keep_optimizer: Whether optimizer state (momentum) survives from a client's turn to its next.
-    """
-
-    seed: int
-    batch_size: int | None
-    eval_batch_size: int
-    keep_optimizer: bool
 
 
 class Worker:
@@ -76,7 +63,7 @@ class Worker:
         self.data, self.trainer, self.settings = data, trainer, settings
         self.networks, self.probe, self._build_client = networks, probe, build_client
         self.lightning = trainer.build()
-        self._modules: OrderedDict[Hashable, ClientModule] = OrderedDict()
+        self._modules = ModuleCache(self._make)
         self.module = self._make(None)
         self.drop_singleton = any([has_batch_norm(module.model) for module in self.kinds()])
 
@@ -86,28 +73,14 @@ class Worker:
         return [self.module_of(client_id) for client_id in clients] or [self.module]
 
     def _make(self, key: Hashable) -> ClientModule:
-        with torch.random.fork_rng(devices=[]):
-            # What a method adds to the network has the same first weights in every process and architecture.
-            torch.manual_seed(derive_seed(self.settings.seed, "method init"))
-            module = self._build_client(
-                model=self.networks.build(key), channels_last=self.trainer.channels_last
-            )
+        module = make_module(self._build_client, self.networks, key, self.trainer, self.settings.seed)
         module.plain = self.data.plain
-        if self.trainer.compile:
-            module.model.compile()
         return module
 
     def module_of(self, client_id: int) -> ClientModule:
         """Give the module of a client's architecture; the least recently used of many are built again."""
         key = self.networks.key(client_id)
-        if key is None:
-            return self.module
-        if key not in self._modules:
-            self._modules[key] = self._make(key)
-        self._modules.move_to_end(key)
-        if len(self._modules) > MAX_ARCHITECTURES:
-            self._modules.popitem(last=False)
-        return self._modules[key]
+        return self.module if key is None else self._modules.get(key)
 
     def steps_per_epoch(self, client_id: int) -> int:
         """Optimizer steps that one pass over a client's training examples takes."""
@@ -145,24 +118,10 @@ class Worker:
 
     def begin(self, module: ClientModule, task: Task) -> Turn:
         """Make a module the client of a task, ready for its fit."""
-        turn = self.turn(module, task, become(module, task, module.receive))
+        turn = turn_of(module, task, become(module, task, module.receive), self.data)
         module.ready(turn)
         module.begin_turn(turn)
         return turn
-
-    def turn(self, module: ClientModule, task: Task, memory: Any = None) -> Turn:
-        """Give what a client half may know of a task."""
-        return Turn(
-            client_id=task.client_id,
-            round_idx=task.round_idx,
-            payload=task.payload,
-            memory=memory,
-            num_steps=module.local_steps(task.num_steps),
-            lr=module.base_lr * task.lr_factor,
-            device=self.data.device,
-            class_counts=self.data.class_counts[task.client_id],
-            batches=partial(self.data.labelled_batches, task.client_id),
-        )
 
     def conclude(
         self,
@@ -204,7 +163,7 @@ class Worker:
     @cached_property
     def _probe_images(self) -> list[Tensor]:
         assert self.probe is not None
-        return self.data.images_by_class(self.probe.images_per_class, self.settings.seed)
+        return images_by_class(self.data, self.probe.images_per_class, self.settings.seed)
 
     def preferences(self, module: ClientModule) -> Preferences:
         """Take the class preferences of a module's model, on the server's neurons."""

@@ -17,7 +17,7 @@ from fedfeat.runs import directory as rundir
 
 if TYPE_CHECKING:
     from fedfeat.clients.local_trainer import LocalTrainer
-    from fedfeat.clients.worker import WorkerSettings
+    from fedfeat.clients.turns import WorkerSettings
     from fedfeat.data.federated import FederatedData
     from fedfeat.loggers.base import RoundLogger
     from fedfeat.models.grouped import GroupSeparation
@@ -46,7 +46,8 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
         UserError: A part refuses its configuration, or two parts do not fit.
     """
     from fedfeat.clients.host import keep_freed_memory, set_threads
-    from fedfeat.clients.worker import Worker, WorkerSettings
+    from fedfeat.clients.turns import WorkerSettings
+    from fedfeat.clients.worker import Worker
     from fedfeat.commands.compatibility import check_method
     from fedfeat.config.arguments import check_targets
     from fedfeat.loggers.base import RunInfo

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from fedfeat.client import ClientModule, Weights
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.networks import OneNetwork
-from fedfeat.clients.worker import Worker, WorkerSettings
+from fedfeat.clients.turns import WorkerSettings
+from fedfeat.clients.worker import Worker
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ConfigError
 from fedfeat.features.diagnostics import AlignmentProbe

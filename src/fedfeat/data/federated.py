@@ -23,7 +23,7 @@ from fedfeat.data.partition.parts import (
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import ClientPixels
 from fedfeat.data.unlabelled import draw_unlabelled
-from fedfeat.seeding import derive_seed, numpy_generator
+from fedfeat.seeding import derive_seed
 from fedfeat.types import Source, Survey
 
 if TYPE_CHECKING:
@@ -159,21 +159,6 @@ class FederatedData:
                 x = self._pixels.of_client(x, client_id)
             yield x, self._test.labels[chosen]
 
-    def images_by_class(self, count: int, seed: int) -> list[Tensor]:
-        """Draw up to ``count`` training examples of each class, as the network reads them without augmentation.
-
-        Returns:
-            For each class float32 ``(count, C, H, W)``, the same at every call.
-        """
-        draw = numpy_generator(seed, "images by class")
-        mine = np.unique(self.split.train.indices)
-        labels = self._train.labels.cpu().numpy()[mine]
-        found = []
-        for label in range(self.dataset.num_classes):
-            chosen = draw.permutation(mine[labels == label])[:count]
-            found.append(self.plain_inputs(self._on_device(chosen)))
-        return found
-
     def plain(self, raw: Tensor) -> Tensor:
         """Turn inputs as they are stored, (B, ...), into what the network reads, without augmentation."""
         return self._pipeline.test(raw)
@@ -189,10 +174,10 @@ class FederatedData:
 
     def shared_examples(self, source: Source, size: int, seed: int, round_idx: int) -> tuple[Tensor, Tensor]:
         """Give a round's examples of a source: inputs as they are stored, (m, ...), and labels (m,)."""
-        num_public = 0 if self._public is None else len(self._public)
-        chosen = self._on_device(draw_unlabelled(self.split, source, size, seed, round_idx, num_public))
-        others = {"public": self._public, "test_unlabelled": self._test}
-        examples = others.get(source) or self._train
+        examples = {"public": self._public, "test_unlabelled": self._test}.get(source) or self._train
+        chosen = self._on_device(
+            draw_unlabelled(self.split, source, size, seed, round_idx, num_public=len(self._public or ()))
+        )
         return examples.inputs[chosen], examples.labels[chosen]
 
     @property

@@ -1,13 +1,16 @@
-"""Inputs without labels that a server shares with all clients."""
+"""Examples that are drawn for everyone: inputs that a server shares, images of each class for measurements."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedfeat.errors import DataError
 from fedfeat.seeding import numpy_generator
 
 if TYPE_CHECKING:
+    from fedfeat.data.federated import FederatedData
     from fedfeat.data.partition.parts import ClientSplit
     from fedfeat.types import Source
 
@@ -45,3 +48,16 @@ def draw_unlabelled(
             f"The source {source!r} of inputs that are shared must hold examples, but it is empty."
         )
     return numpy_generator(seed, "unlabelled", round_idx).permutation(pool)[:size]
+
+
+def images_by_class(data: "FederatedData", count: int, seed: int) -> list[Tensor]:
+    """Draw up to ``count`` training examples of each class, as the network reads them without augmentation.
+
+    Returns:
+        For each class float32 ``(count, C, H, W)``, the same at every call.
+    """
+    draw = numpy_generator(seed, "images by class")
+    mine = np.unique(data.split.train.indices)
+    labels = data.dataset.train.labels.cpu().numpy()[mine]
+    chosen = (draw.permutation(mine[labels == label])[:count] for label in range(data.dataset.num_classes))
+    return [data.plain_inputs(torch.as_tensor(own, device=data.device)) for own in chosen]

@@ -236,8 +236,7 @@ class _Loop:
     def _final_scores(self, state: Any) -> dict[int, dict[str, float]]:
         """Score every client after one more fit from what it would receive; nothing of it is kept or counted."""
         plan = self.plan
-        nowhere = Tally(dict.fromkeys(COUNTERS, 0.0))
-        state = self._surveyed(state, plan.num_rounds, self.able, nowhere)
+        state = self._surveyed(state, plan.num_rounds, self.able, Tally(dict.fromkeys(COUNTERS, 0.0)))
         self.meter.drained()
         num_steps = {k: plan.final_steps(self.data.num_examples(k)) for k in self.able}
 

@@ -14,6 +14,7 @@ from fedfeat.data.sent140 import drawn_users, sampled, sent140, split_users
 from fedfeat.data.sent140_file import ORIGINAL, find_csv, read_tweets
 from fedfeat.data.sent140_tokens import encode, frequent_words, read_glove, tokens_of
 from fedfeat.data.transforms import none
+from fedfeat.data.unlabelled import images_by_class
 from fedfeat.errors import ConfigError, DataError
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "sentiment140-sample.csv.gz"
@@ -210,7 +211,7 @@ def test_batches_bring_the_ids_as_they_are(root):
         assert inputs.shape[1:] == (25,)
     (both,) = data.test_batches(np.arange(5), 8)
     assert torch.equal(both[0], dataset.test.inputs)
-    by_class = data.images_by_class(2, 0)
+    by_class = images_by_class(data, 2, 0)
     assert [tuple(inputs.shape) for inputs in by_class] == [(2, 25), (2, 25)]
 
 

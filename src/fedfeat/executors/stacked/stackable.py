@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from fedfeat.client import ClientModule
-from fedfeat.clients.turns import cause_of
+from fedfeat.clients.turns import cause_of, turn_of
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError
 from fedfeat.executors.stacked.batches import PADDED
@@ -191,6 +191,6 @@ def _examples(worker: Worker, module: ClientModule) -> tuple[Tensor, Tensor]:
     """Give inputs (B, ...) and labels (B,) of a client's batch."""
     counts = [worker.data.num_examples(k) for k in range(worker.data.num_clients)]
     client_id = next((k for k, count in enumerate(counts) if count > 1), 0)
-    module.ready(worker.turn(module, Task(client_id, 0, None, None)))
+    module.ready(turn_of(module, Task(client_id, 0, None, None), None, worker.data))
     batches = worker.data.train_batches(client_id, worker.settings.seed, 0, worker.settings.batch_size)
     return next(iter(batches))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import begin_fit, quiet
+from fedfeat.clients.turns import turn_of
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
 from fedfeat.executors.stacked.batches import StackedBatches
@@ -67,7 +68,7 @@ def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> tuple
     turns = [worker.begin(client, tasks[0])]
     state = objective.state_dict()
     if _alike(client, tasks):
-        turns += [worker.turn(client, task) for task in tasks[1:]]
+        turns += [turn_of(client, task, None, worker.data) for task in tasks[1:]]
         return turns, repeated({name: state[name] for name in trainable(client)}, len(tasks))
     stack = repeated(state, len(tasks))
     for index, task in enumerate(tasks[1:], start=1):

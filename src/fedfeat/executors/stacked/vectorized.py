@@ -6,8 +6,9 @@ from functools import lru_cache, partial
 
 import torch
 
+from fedfeat.clients.modules import MAX_ARCHITECTURES
 from fedfeat.clients.turns import cause_of
-from fedfeat.clients.worker import MAX_ARCHITECTURES, Worker
+from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
