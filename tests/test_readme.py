@@ -52,31 +52,24 @@ def test_every_path_exists(page):
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
-def test_modules_of_the_table_exist_and_none_is_missing():
-    table = TEXTS["docs/architecture.md"].split("## Modules")[1].split("\n## ")[0]
-    named = {
-        name
-        for row in table.splitlines()
-        for name in re.findall(r"`([\w/.]+)`", row.split("|")[1] if "|" in row else "")
-    }
+def test_rooms_of_the_map_exist_and_none_is_missing():
+    tree = TEXTS["docs/architecture.md"].split("```")[1]
+    rooms = set(re.findall(r"^  (\w+/) ", tree, re.M))
     package = ROOT / "src" / "fedfeat"
-    there = {path.name for path in package.glob("*.py") if not path.name.startswith("__")}
-    there |= {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
-    assert named == there
+    assert rooms == {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    assert {path.parent.name + "/" for path in package.glob("executors/*/__init__.py")} <= set(
+        re.findall(r"\w+/", tree)
+    )
+    there = {path.stem for path in package.glob("*.py") if not path.name.startswith("__")}
+    lines = tree.splitlines()
+    assert there <= {word for line in lines[1:5] for word in re.findall(r"[a-z]+", line)}
 
 
-def test_purposes_of_randomness_are_complete():
-    section = TEXTS["docs/architecture.md"].split("## Randomness")[1].split("\n## ")[0]
-    call = re.compile(r"(?:derive_seed|numpy_generator)\(\s*[\w.\[\]\"]+,\s*f?\"([^\"]+)\"")
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
-    used = {purpose.replace("{name}", "<name>") for text in sources for purpose in call.findall(text)}
-    named = {
-        name
-        for row in section.splitlines()
-        if row.startswith("| `")
-        for name in re.findall(r"`([^`]+)`", row.split("|")[1])
-    }
-    assert named == used
+def test_the_tests_have_the_rooms_of_the_package():
+    units, package = ROOT / "tests" / "unit", ROOT / "src" / "fedfeat"
+    folders = {path.parent.relative_to(units) for path in units.rglob("test_*.py")}
+    assert all((package / folder).is_dir() for folder in folders)
+    assert {path.parent.name for path in package.glob("*/__init__.py")} <= {str(path) for path in folders}
 
 
 @pytest.mark.parametrize(
