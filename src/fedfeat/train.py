@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from fedfeat.commands.assembly import build_experiment, is_primary
-from fedfeat.config.choices import CONFIGS, check_choices
+from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trace, with_trace
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.rules import check, check_complete
 from fedfeat.errors import CheckpointError, UserError
@@ -37,9 +37,11 @@ OmegaConf.register_new_resolver("directory_name", rundir.directory_name, replace
 
 
 def main() -> None:
-    """Run the command line; an error is one sentence on stderr, with its stack trace only under ``debug=true``."""
+    """Run the command line; an error is one sentence on stderr, with its stack trace only under ``debug``."""
     # Hydra otherwise prints its own error pages; with this it raises, and `explain` makes one sentence of it.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    # `debug` is a group of options, and was a key before that.
+    sys.argv[1:] = with_trace(sys.argv[1:])
     with _one_sentence():
         check_choices(sys.argv[1:])
         _main()
@@ -50,6 +52,7 @@ def _main(cfg: DictConfig) -> float | None:
     job = HydraConfig.get()
     # Inside Hydra's job too: it would print a line of its own for an error that passes through it.
     with _of_sweep(job.job.override_dirname) if job.mode is RunMode.MULTIRUN else _one_sentence():
+        check_arm(job.overrides.task)
         return run(cfg, Path(job.runtime.output_dir))
 
 
@@ -81,7 +84,7 @@ def _one_sentence() -> Iterator[None]:
         print("Interrupted; the same command with the same hydra.run.dir goes on from here.", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        if any(argument.replace(" ", "").lower() == "debug=true" for argument in sys.argv[1:]):
+        if shows_trace(sys.argv[1:]):
             raise
         print(f"fedfeat: {explain(error)}", file=sys.stderr)
         sys.exit(1 if as_user_error(error) is None else 2)

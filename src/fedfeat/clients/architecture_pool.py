@@ -20,7 +20,7 @@ class ArchitecturePool:
         models: Name to builder, called with ``input_shape`` and ``num_classes``.
         shares: Share of the clients per name, such as that of weak devices; None draws uniformly, one by one.
         names: The name of every client's network instead.
-        weak: The name of the network of weak clients (``federation.weak_fraction``), whatever else they would run.
+        weak: The name of the network of weak clients (``scenario.weak_fraction``), whatever else they would run.
     """
 
     models: Mapping[str, Callable[..., Network]]

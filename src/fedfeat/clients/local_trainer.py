@@ -3,27 +3,60 @@
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments import LightningEnvironment
+from pytorch_lightning.callbacks import ModelSummary, ProgressBar
 from pytorch_lightning.loops import _FitLoop, _TrainingEpochLoop
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fedfeat.errors import ConfigError
 
-# The fields on which it depends whether a Trainer can be built on a machine.
-_MACHINE = ("accelerator", "devices", "strategy", "precision", "extra")
+# The fields on which it depends whether a Trainer can be built on a machine; of the rest, those that are given.
+_MACHINE = ("accelerator", "devices", "strategy", "precision")
 
 _QUIET_LOGGERS = (
     "pytorch_lightning",
     "pytorch_lightning.utilities.rank_zero",
     "pytorch_lightning.accelerators.cuda",
 )
+
+
+_FURTHER = (
+    *("limit_train_batches", "accumulate_grad_batches", "detect_anomaly", "profiler", "max_time", "benchmark"),
+    *("sync_batchnorm", "num_nodes", "plugins", "barebones"),
+)
+
+
+class _MeanLoss(pl.Callback):
+    """Gives callbacks such as early stopping the mean loss of an epoch to look at."""
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Lightning hook: note the loss of a batch."""
+        pl_module.log("train/loss", outputs["loss"], on_step=False, on_epoch=True, batch_size=len(batch[1]))
+
+
+class _Trainer(pl.Trainer):
+    """A Trainer whose own callbacks are new in every fit: what one has seen of a client is nothing to the next."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._given = self._own = list(self.callbacks)  # type: ignore[has-type]
+
+    def renew_callbacks(self) -> None:
+        """Put copies of the callbacks that were given in the place of those of the last fit."""
+        if self._given:
+            added = [one for one in self.callbacks if all(one is not own for own in self._own)]
+            self._own = deepcopy(self._given)
+            self.callbacks = [*self._own, *added]
 
 
 @dataclass(frozen=True)
@@ -41,7 +74,18 @@ class LocalTrainer:
         deterministic: Refuse operations that are not deterministic on the device.
         channels_last: Keep images and filters in the channels-last layout.
         compile: Compile the network with `torch.compile`.
-        extra: Any further argument of `pytorch_lightning.Trainer`.
+        limit_train_batches: At most so many batches of each local epoch, or this share of them.
+        accumulate_grad_batches: Batches of one optimizer step.
+        detect_anomaly: Say which operation made a gradient that is not a number.
+        profiler: ``simple``, ``advanced``, ... or a profiler.
+        max_time: Longest time of a local fit, e.g. ``00:00:01:30``.
+        benchmark: Let cuDNN look for the fastest algorithms.
+        sync_batchnorm: Share the statistics of batch norm between the devices of one client's fit.
+        num_nodes: Nodes of one client's fit.
+        plugins: Lightning's plugins, in place of our own environment.
+        barebones: Leave out whatever of Lightning costs time.
+        callbacks: Lightning's callbacks; every fit has copies of its own. They find the mean loss of a local epoch
+            under ``train/loss``.
     """
 
     accelerator: str = "auto"
@@ -54,13 +98,31 @@ class LocalTrainer:
     deterministic: bool = True
     channels_last: bool = False
     compile: bool = False
-    extra: dict[str, Any] = field(default_factory=dict)
+    limit_train_batches: int | float | None = None
+    accumulate_grad_batches: int = 1
+    detect_anomaly: bool = False
+    profiler: Any = None
+    max_time: str | Mapping[str, int] | None = None
+    benchmark: bool | None = None
+    sync_batchnorm: bool = False
+    num_nodes: int = 1
+    plugins: Any = None
+    barebones: bool = False
+    callbacks: tuple[pl.Callback, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _QUIET_LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
         # Part of deterministic mode: every new tensor is filled first, for programs that read uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """Arguments of Lightning that are only handed on, where they are others than its own defaults."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {
+            name: value for name, (value, default) in values.items() if name in _FURTHER and value != default
+        }
 
     def build(self) -> pl.Trainer:
         """Build the Trainer of a worker; `begin_fit` readies it for every fit.
@@ -70,8 +132,9 @@ class LocalTrainer:
         """
         alone = self.devices in (1, "1") and self.strategy == "auto"
         environment = {"plugins": LightningEnvironment()} if alone else {}
+        shown = [any(isinstance(one, kind) for one in self.callbacks) for kind in (ProgressBar, ModelSummary)]
         with quiet():
-            trainer = pl.Trainer(
+            trainer = _Trainer(
                 accelerator=self.accelerator,
                 devices=self.devices,
                 strategy=self.strategy,
@@ -82,11 +145,12 @@ class LocalTrainer:
                 max_epochs=1,
                 logger=False,
                 enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
+                enable_progress_bar=shown[0],
+                enable_model_summary=shown[1],
+                callbacks=[_MeanLoss(), *self.callbacks] if self.callbacks else None,
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
-                **(environment | self.extra),
+                **(environment | self.further),
             )
         if trainer.world_size == 1:
             trainer._signal_connector.register_signal_handlers = _leave_signals  # type: ignore[method-assign]
@@ -101,7 +165,8 @@ class LocalTrainer:
         try:
             return self.build().strategy.root_device
         except (MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError) as error:
-            values = ", ".join(f"{key}={getattr(self, key)}" for key in _MACHINE if getattr(self, key))
+            given = {key: getattr(self, key) for key in _MACHINE} | self.further
+            values = ", ".join(f"{key}={value}" for key, value in given.items())
             raise ConfigError(
                 f"trainer must fit this machine, but with {values} it does not: {error}"
             ) from error
@@ -122,6 +187,8 @@ def begin_fit(trainer: pl.Trainer, num_steps: int, steps_per_epoch: int) -> None
     A Trainer that has reached its last epoch trains nothing on a second ``fit`` and says nothing, so every fit gets
     new loops. A new Trainer would do the same at 15 ms a fit, most of it a search for installed plugins.
     """
+    if isinstance(trainer, _Trainer):
+        trainer.renew_callbacks()
     trainer.fit_loop = _FitLoop(trainer, min_epochs=0, max_epochs=math.ceil(num_steps / steps_per_epoch))
     trainer.fit_loop.epoch_loop = _TrainingEpochLoop(trainer, max_steps=num_steps)
 

@@ -58,7 +58,9 @@ def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> 
 
     check_targets(config)
     federation = config["federation"]
+    callbacks = hydra.utils.instantiate(cfg.callbacks, _convert_="all") or {}
     trainer: LocalTrainer = hydra.utils.instantiate(cfg.trainer, _convert_="all")
+    trainer = replace(trainer, callbacks=tuple(callbacks.values()))
     data = _build_data(cfg, config, trainer)
     settings = WorkerSettings(
         seed=config["seed"],
@@ -120,15 +122,14 @@ def _build_data(cfg: DictConfig, config: dict[str, Any], trainer: "LocalTrainer"
     dataset = hydra.utils.instantiate(cfg.data.loader, _convert_="all")
     transform = hydra.utils.instantiate(cfg.data.transform, _convert_="all")
     scheme = hydra.utils.instantiate(cfg.partition, _convert_="all")
-    seed, federation = config["seed"], config["federation"]
+    seed, federation, scenario = config["seed"], config["federation"], config["scenario"]
     split = load_or_make(scheme, dataset, federation["num_clients"], seed, Path(config["paths"]["cache"]))
     public = (
         hydra.utils.instantiate(config["public"]["loader"], _convert_="all") if "public" in config else None
     )
     data = FederatedData(dataset, split, transform, seed=seed, device=trainer.device(), public=public)
-    # Runs that are opened again may be older than these keys.
-    data = data.without(federation.get("held_out", 0))
-    data = data.reduced(federation.get("reduced_fraction", 0.0), federation.get("reduced_to", 1.0), seed)
+    data = data.without(federation["held_out"])
+    data = data.reduced(scenario["reduced_fraction"], scenario["reduced_to"], seed)
     return data.pooled() if config["algorithm"]["pooled"] else data
 
 
@@ -164,8 +165,7 @@ def _networks(
 
     builder = hydra.utils.instantiate(cfg.model, _convert_="all")
     structure = hydra.utils.instantiate(cfg.structure, _convert_="all")
-    # Runs that are opened again may be older than the group.
-    pool = hydra.utils.instantiate(cfg.get("pool"), _convert_="all")
+    pool = hydra.utils.instantiate(cfg.pool, _convert_="all")
     dataset, seed = data.dataset, config["seed"]
     builder = reading(builder, dataset.vocabulary)
 
@@ -184,7 +184,7 @@ def _networks(
             raise ConfigError.rule("pool", "be none for neurons to be compared (diagnostics)", "a pool")
         shape = (dataset.input_shape, dataset.num_classes)
         models = {name: reading(build, dataset.vocabulary) for name, build in pool.models.items()}
-        weak = weak_clients(seed, data.num_clients, config["federation"].get("weak_fraction", 0.0))
+        weak = weak_clients(seed, data.num_clients, config["scenario"]["weak_fraction"])
         pool = replace(pool, models=models)
         mixed = PooledNetworks(pool, base, seeded, *shape, data.num_clients, seed, weak)
         _log.info("%s", mixed.describe())
@@ -201,12 +201,14 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", person
     from fedfeat.rounds.plan import Plan
     from fedfeat.rounds.sampling import cohort_size
 
-    federation = config["federation"]
+    federation, scenario = config["federation"], config["scenario"]
     pooled = config["algorithm"]["pooled"]
     size, fraction = (None, None) if pooled else (federation["cohort_size"], federation["fraction"])
     # Weak clients take part only where the pool has a network for them.
-    share = 0.0 if (config.get("pool") or {}).get("weak") else federation.get("weak_fraction", 0.0)
+    share = 0.0 if (config["pool"] or {}).get("weak") else scenario["weak_fraction"]
     excluded = weak_clients(config["seed"], data.num_clients, share)
+    if excluded:
+        _log.info("%d weak clients take part in no round, for no pool has a network for them.", len(excluded))
     return Plan(
         seed=config["seed"],
         num_rounds=federation["num_rounds"],
@@ -218,11 +220,11 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", person
         eval_every=federation["eval_every"],
         lr_factor=hydra.utils.instantiate(cfg.schedule),
         sampler=hydra.utils.instantiate(cfg.sampler),
-        straggler_fraction=federation["straggler_fraction"],
-        drop_stragglers=federation["straggler_policy"] == "drop",
+        straggler_fraction=scenario["straggler_fraction"],
+        drop_stragglers=scenario["straggler_policy"] == "drop",
         skip_failed=federation["on_client_error"] == "skip",
         evaluate_local=federation["evaluate_local"],
-        final_epochs=federation.get("final_epochs"),
+        final_epochs=federation["final_epochs"],
         excluded=excluded,
         personal=personal,
     )

@@ -57,4 +57,4 @@ def _check_attendance(server: Server, setting: Setting) -> None:
         raise ConfigError.rule("federation.cohort_size", rule, setting.cohort_size)
     if setting.drops_stragglers:
         rule = f"be partial for algorithm={setting.algorithm}, which needs all clients in every round"
-        raise ConfigError.rule("federation.straggler_policy", rule, "drop")
+        raise ConfigError.rule("scenario.straggler_policy", rule, "drop")

@@ -47,6 +47,33 @@ def check_choices(arguments: Sequence[str]) -> None:
                     raise ConfigError.rule(group, f"be one of {', '.join(options(group))}", choice)
 
 
+def check_arm(arguments: Sequence[str]) -> None:
+    """Refuse an arm beside an algorithm: an arm brings its own, and another one would run under the arm's name.
+
+    Args:
+        arguments: Overrides of a run, those of a sweep included.
+
+    Raises:
+        ConfigError: Names both.
+    """
+    chosen = {override.key_or_group: override.value() for override in _overrides(arguments)}
+    arm, algorithm = chosen.get("arm", "none"), chosen.get("algorithm")
+    if arm != "none" and algorithm is not None:
+        raise ConfigError.rule("arm", f"be none beside algorithm={algorithm}", arm)
+
+
+def with_trace(arguments: Sequence[str]) -> list[str]:
+    """Give the words of a command line with ``trace`` for ``debug`` where the latter is true or false, no option."""
+    said = {f"debug={value}": f"trace={value}" for value in ("true", "false")}
+    return [said.get(word.replace(" ", "").lower(), word) for word in arguments]
+
+
+def shows_trace(arguments: Sequence[str]) -> bool:
+    """Whether the words of a command line, as `with_trace` gives them, ask for the stack trace of an error."""
+    chosen = {override.key_or_group: override.value() for override in _overrides(arguments)}
+    return chosen.get("trace") is True or chosen.get("debug") in options("debug")
+
+
 def _has_submitit() -> bool:
     return importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is not None
 

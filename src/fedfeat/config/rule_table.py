@@ -33,15 +33,42 @@ _PRECISION = one_of(
     *("transformer-engine", "transformer-engine-float16", "16-true", "16-mixed", "bf16-true", "bf16-mixed"),
     *("32-true", "64-true", "64", "32", "16", "bf16", 64, 32, 16),
 )
+_BATCHES = Condition(
+    lambda value: integer(1).holds(value) or (type(value) is float and 0 < value <= 1),
+    "be a number of batches or a share of them in (0, 1]",
+)
 _SHARE = interval("[0, 1)")
 _POSITIVE = interval("(0, inf)")
 _NOT_NEGATIVE = interval("[0, inf)")
 
+# Arguments of Lightning's Trainer that are decided elsewhere, by who decides them.
+_OWNED = {
+    "federation.local_epochs and federation.local_steps": ("max_epochs", "max_steps", "min_epochs", "min_steps"),
+    "federation.eval_every, without Lightning's loops": (
+        *("limit_val_batches", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps"),
+        *("val_check_interval", "check_val_every_n_epoch", "inference_mode"),
+    ),
+    "federation.checkpoint_every": ("enable_checkpointing", "model_registry"),
+    "the group logger": ("logger", "log_every_n_steps", "enable_autolog_hparams"),
+    "the group callbacks": ("callbacks", "enable_progress_bar", "enable_model_summary"),
+    "hydra.run.dir": ("default_root_dir",),
+    "debug=fdr": ("fast_dev_run",),
+    "debug=overfit": ("overfit_batches",),
+    "the clients, whose batches are drawn anew in every round": (
+        *("use_distributed_sampler", "reload_dataloaders_every_n_epochs"),
+    ),
+}
+
+
+def _left_to(owner: str) -> Condition:
+    return Condition(lambda _: False, f"be left to {owner}")
+
+
 KEYS = (
-    *("name", "group", "seed", "debug", "resume"),
+    *("name", "group", "seed", "trace", "resume"),
     *("data", "public", "partition", "model", "structure", "pool", "algorithm", "sampler"),
-    *("optimizer", "schedule", "trainer", "executor"),
-    *("federation", "diagnostics", "logger", "paths", "arms", "published"),
+    *("optimizer", "schedule", "trainer", "callbacks", "executor"),
+    *("federation", "scenario", "diagnostics", "logger", "paths", "arms", "published"),
 )
 """All keys at the top. Only presets have the last two: settings of single algorithms, to which others refer, and a
 paper's numbers (`runs.finished.published_numbers`)."""
@@ -50,7 +77,7 @@ RULES = (
     Rule("seed", integer(0)),
     Rule("name", _TEXT),
     Rule("group", _TEXT),
-    Rule("debug", _BOOL),
+    Rule("trace", _BOOL),
     Rule("resume", one_of("auto", "never")),
     Rule("federation.num_clients", integer(1)),
     Rule("federation.held_out", integer(0)),
@@ -61,11 +88,6 @@ RULES = (
     Rule("federation.local_steps", integer(1), optional=True),
     Rule("federation.batch_size", integer(1), optional=True),
     Rule("federation.opt_state", one_of("reset", "keep")),
-    Rule("federation.straggler_fraction", _SHARE),
-    Rule("federation.straggler_policy", one_of("partial", "drop")),
-    Rule("federation.weak_fraction", _SHARE),
-    Rule("federation.reduced_fraction", interval("[0, 1]")),
-    Rule("federation.reduced_to", interval("(0, 1]")),
     Rule("federation.final_epochs", _POSITIVE, optional=True),
     Rule("federation.on_client_error", one_of("raise", "skip")),
     Rule("federation.eval_every", integer(1)),
@@ -75,6 +97,11 @@ RULES = (
     Rule("federation.ram_budget_mb", _POSITIVE),
     Rule("federation.targets", list_of(interval("(0, 1]"))),
     Rule("federation.target_metric", _TEXT, optional=True),
+    Rule("scenario.straggler_fraction", _SHARE),
+    Rule("scenario.straggler_policy", one_of("partial", "drop")),
+    Rule("scenario.weak_fraction", _SHARE),
+    Rule("scenario.reduced_fraction", interval("[0, 1]")),
+    Rule("scenario.reduced_to", interval("(0, 1]")),
     Rule("optimizer.lr", _POSITIVE),
     Rule("optimizer.momentum", _SHARE),
     Rule("optimizer.weight_decay", _NOT_NEGATIVE),
@@ -88,11 +115,16 @@ RULES = (
     Rule("trainer.deterministic", _BOOL),
     Rule("trainer.channels_last", _BOOL),
     Rule("trainer.compile", _BOOL),
+    Rule("trainer.limit_train_batches", _BATCHES, optional=True),
+    Rule("trainer.accumulate_grad_batches", integer(1)),
+    Rule("trainer.num_nodes", integer(1)),
+    *(Rule(f"trainer.{name}", _BOOL) for name in ("detect_anomaly", "barebones", "sync_batchnorm", "benchmark")),
+    *(Rule(f"trainer.{name}", _left_to(owner)) for owner, names in _OWNED.items() for name in names),
 )
 
 REQUIRED = (
     *(key for key in KEYS if key not in ("arms", "published", "public")),
-    *(rule.key for rule in RULES if rule.key.startswith("federation.")),
+    *(rule.key for rule in RULES if rule.key.startswith(("federation.", "scenario."))),
     *("algorithm.name", "algorithm.pooled", "algorithm.client", "algorithm.server"),
     *("data.loader", "data.transform", "paths.cache"),
 )

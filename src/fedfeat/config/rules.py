@@ -67,13 +67,11 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 def _check_unread_keys(config: Mapping[str, Any]) -> None:
     """Refuse ``+x`` and ``+federation.x``: no constructor receives them, so nothing else would notice."""
-    of_federation = [
-        rule.key.removeprefix("federation.") for rule in RULES if rule.key.startswith("federation.")
-    ]
-    for prefix, keys, known in (
-        ("", config, KEYS),
-        ("federation.", config.get("federation") or {}, of_federation),
-    ):
+    sections = [("", config, KEYS)]
+    for name in ("federation", "scenario"):
+        known = tuple(rule.key.removeprefix(f"{name}.") for rule in RULES if rule.key.startswith(f"{name}."))
+        sections.append((f"{name}.", config.get(name) or {}, known))
+    for prefix, keys, known in sections:
         for key in keys:
             if key not in known:
                 raise ConfigError.unknown(f"{prefix}{key}", known)

@@ -18,8 +18,9 @@ from fedfeat.files import atomic_write_text
 from fedfeat.runs.text import flatten
 
 # Where a run is stored, shown or executed does not change its numbers, so these do not tell two experiments apart.
-_NEUTRAL = ("paths", "logger", "debug", "resume", "executor", "name", "group", "published")
+_NEUTRAL = ("paths", "logger", "trace", "resume", "executor", "name", "group", "published")
 _NEUTRAL_DATA = ("root", "cache_dir", "download")
+_NEUTRAL_TRAINER = ("detect_anomaly", "profiler")
 _LONGEST_NAME = 255  # bytes, on Linux (NAME_MAX)
 _KEPT_OF_NAME = 180  # still readable in a listing
 _PACKAGES = ("fedfeat", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
@@ -45,6 +46,7 @@ def experiment_config(config: Mapping[str, Any]) -> dict[str, Any]:
         k: v for k, v in federation.items() if k not in ("checkpoint_every", "ram_budget_mb")
     }
     kept["data"] = _without(kept.get("data", {}), _NEUTRAL_DATA)
+    kept["trainer"] = _without(kept.get("trainer", {}), _NEUTRAL_TRAINER)
     return kept
 
 

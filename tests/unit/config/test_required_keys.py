@@ -32,9 +32,10 @@ def test_every_key_that_is_read_by_its_name_is_required():
     text = (Path(__file__).parents[3] / "src/fedfeat/commands/assembly.py").read_text()
     parts = re.findall(r'\bconfig((?:\["\w+"\])+)', text)
     read = {".".join(re.findall(r"\w+", part)) for part in parts}
-    read |= {f"federation.{name}" for name in re.findall(r'\bfederation\["(\w+)"\]', text)}
+    for section in ("federation", "scenario"):
+        read |= {f"{section}.{name}" for name in re.findall(rf'\b{section}\["(\w+)"\]', text)}
     read -= {"public.loader"}  # there only where somebody asks for it
     read |= set(re.findall(r"\bcfg\.([\w.]+)\b(?!\()", text))
-    assert {"seed", "algorithm.pooled", "federation.batch_size", "data.loader"} <= read
+    assert {"seed", "algorithm.pooled", "federation.batch_size", "scenario.reduced_to", "data.loader"} <= read
     may_lack = set(KEYS) - set(REQUIRED)
     assert {key for key in read if key.partition(".")[0] not in may_lack} <= set(REQUIRED)

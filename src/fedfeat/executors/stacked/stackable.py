@@ -103,7 +103,8 @@ def _refusal(worker: Worker) -> str | None:
             str(worker.lightning.precision) not in _TOLERANCE,
         "gradients are not clipped (trainer.gradient_clip_val)": trainer.gradient_clip_val is not None,
         "trainer.channels_last=true has no stacked form": trainer.channels_last,
-        "trainer.extra is made for fits of one client": bool(trainer.extra),
+        "callbacks are made for fits of one client": bool(trainer.callbacks),
+        f"trainer.{next(iter(trainer.further), '')} has no stacked form": bool(trainer.further),
     }  # fmt: skip
     return next((text for text, holds in reasons.items() if holds), None)
 
