@@ -7,12 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "logs" / "sweeps" / "demo"
 OUT = ROOT / "logs" / "demo"
-ALGORITHMS = "fed2,fedavg,fedprox,local,centralized"
 
 
 def main() -> None:
     """Run the sweep (finished runs are skipped), then its report."""
-    run = [sys.executable, "-m", "fedfeat", "--multirun", "experiment=digits_10x3", f"algorithm={ALGORITHMS}"]
+    run = [sys.executable, "-m", "fedfeat", "--multirun", "experiment=digits_10x3"]
     subprocess.run([*run, "trainer=cpu", f"hydra.sweep.dir={RUNS}"], cwd=ROOT, check=True)
     subprocess.run(
         [sys.executable, "-m", "fedfeat.commands.report", str(RUNS), "--out", str(OUT)], cwd=ROOT, check=True

@@ -107,7 +107,7 @@ NETWORKS = (*LARGE, "model=fedrep_cnn10", "algorithm=fedhenn", "algorithm.server
 KERNELS = (
     *LARGE,
     "model=hetero_cnn",
-    "algorithm=fedhenn_hetero_cnn",
+    "arm=fedhenn_hetero_cnn",
     "algorithm.server.kbar_over=all",
     "algorithm.server.eta_schedule=const",
     "algorithm.server.rad_size=128",

@@ -32,7 +32,7 @@ IMAGES = ["data.loader.shape=[1,8,8]", "model=digits_cnn", "~model.hidden"]
 CASES = {
     "fedavg": ["algorithm=fedavg", "federation.cohort_size=3", "model.dropout=0.3"],
     "fedavg_kept_momentum": ["algorithm=fedavg", "federation.opt_state=keep"],
-    "fedavg_stragglers": ["algorithm=fedavg", "federation.straggler_fraction=0.5"],
+    "fedavg_stragglers": ["algorithm=fedavg", "scenario.straggler_fraction=0.5"],
     "fedavg_augmented": [
         "algorithm=fedavg",
         "data/transform=cifar_fedma",

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
-from presets import tiny_tweets
+from presets import composed, tiny_tweets
 
 from fedfeat.config.rules import check
 from fedfeat.train import CONFIGS
@@ -33,13 +31,6 @@ EXPERIMENTS = sorted(
 )
 
 
-def composed(*overrides):
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        cfg = compose("train", list(overrides), return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)  # for ${hydra:runtime.cwd}
-    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
-
-
 def override(group, option):
     """The override that swaps an option in."""
     top = group.split("/")[0]
@@ -60,8 +51,7 @@ def calls(node):
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=[f"{group}={option}" for group, option in OPTIONS])
 def test_every_option_composes_and_keeps_the_rules(group, option):
-    cfg = composed(override(group, option))
-    config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    config = composed(override(group, option))
     check(config)
     assert calls(config)
     for call in calls(config):
@@ -96,7 +86,7 @@ def random_images(name):
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_the_mini_form_of_every_experiment_runs_a_round(experiment, cli, tmp_path):
     """On a few random images or invented tweets, since real data need files; models keep their size."""
-    config = OmegaConf.to_container(composed(f"experiment={experiment}"), resolve=True)
+    config = composed(f"experiment={experiment}")
     name = config["data"]["name"]
     num_clients = min(config["federation"]["num_clients"], 10)
     overrides = [
@@ -126,7 +116,7 @@ def labels_of(cfg, tweets):
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_the_mini_form_of_every_experiment_has_examples_for_all_its_clients(experiment, tmp_path):
     """Not for ten of them, as above: under the experiment's own partition and its own number of clients."""
-    cfg = composed(f"experiment={experiment}", "scale=mini")
+    cfg = OmegaConf.create(composed(f"experiment={experiment}", "scale=mini"))
     labels, columns, num_classes = labels_of(cfg, tmp_path)
     num_clients = cfg.federation.num_clients
     split = instantiate(cfg.partition).split(*labels, num_classes, num_clients, 0, *columns)

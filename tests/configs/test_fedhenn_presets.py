@@ -3,7 +3,7 @@
 import csv
 
 import pytest
-from presets import axes, composed, files, tiny_tweets
+from presets import axes, chosen, composed, files, tiny_tweets
 from torch import nn
 
 from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
@@ -12,8 +12,7 @@ from fedfeat.config.rules import check
 from fedfeat.runs.finished import published_numbers
 from fedfeat.runs.text import flatten
 
-PRESETS = {name for name in files("experiment", "fedhenn") if not name.startswith("base")}
-SWEEPS = files("sweep", "fedhenn")
+PRESETS = {name: path for name, path in files("experiment", "fedhenn").items() if not name.startswith("base")}
 CNN, LSTM = "fedhenn_hetero_cnn", "fedhenn_hetero_lstm"
 ARMS = ("fedavg", "fedprox_mu01", "fedrep", "fedhenn", CNN)
 
@@ -46,29 +45,26 @@ SETTINGS = {
 TABLE2 = [name for name, row in SETTINGS.items() if row[4]]
 SEEDS = {"seed": ["0", "1", "2"]}
 AXES = {
-    **{name: {"algorithm": [*ARMS[:4], LSTM if name == "fh_t2_sent" else CNN]} for name in TABLE2},
+    **{name: {"arm": [*ARMS[:4], LSTM if name == "fh_t2_sent" else CNN]} for name in TABLE2},
     **{f"fh_t1_kernel_{data}": {"algorithm.client.kernel": ["linear", "rbf"]} for data in ("c10", "c100", "sent")},
     "fh_fig1_excluded": {
-        "algorithm": ["fedavg", "fedprox_mu01", "fedhenn_weak"],
-        "federation.weak_fraction": ["0.0", "0.2", "0.4", "0.6", "0.8"],
+        "arm": ["fedavg", "fedprox_mu01", "fedhenn_weak"],
+        "scenario.weak_fraction": ["0.0", "0.2", "0.4", "0.6", "0.8"],
     },
     "fh_fig3_data": {
-        "algorithm": ["fedavg", "fedprox_mu01", "fedhenn", CNN],
-        "federation.reduced_fraction": ["0.0", "0.25", "0.5", "0.75", "1.0"],
+        "arm": ["fedavg", "fedprox_mu01", "fedhenn", CNN],
+        "scenario.reduced_fraction": ["0.0", "0.25", "0.5", "0.75", "1.0"],
     },
     "fh_epochs": {
-        "algorithm": ["fedavg", "fedprox_mu01", "fedhenn", CNN], "federation.local_epochs": ["1", "5", "10", "20"]
+        "arm": ["fedavg", "fedprox_mu01", "fedhenn", CNN], "federation.local_epochs": ["1", "5", "10", "20"]
     },
 }  # fmt: skip
 
 
 def test_every_preset_has_a_sweep_and_says_its_command():
-    presets = files("experiment", "fedhenn")
-    assert set(SWEEPS) == PRESETS == set(SETTINGS) == set(AXES)
-    for name, path in SWEEPS.items():
-        command = f"# fedfeat --multirun experiment=fedhenn/{name} sweep=fedhenn/{name}\n"
-        assert command in path.read_text()
-        assert command in presets[name].read_text()
+    assert set(PRESETS) == set(SETTINGS) == set(AXES)
+    for name, path in PRESETS.items():
+        assert f"# fedfeat --multirun experiment=fedhenn/{name}\n" in path.read_text()
         assert axes(path) == AXES[name] | SEEDS
 
 
@@ -91,9 +87,10 @@ def test_a_preset_is_the_row_of_the_specification(name):
     # A tenth of 100 clients, by either key.
     fig1 = name == "fh_fig1_excluded"
     assert (federation["fraction"], federation["cohort_size"]) == ((None, 10) if fig1 else (0.1, None))
-    assert federation["weak_fraction"] == (0.4 if fig1 else 0)
-    assert federation["reduced_fraction"] == (0.5 if name == "fh_fig3_data" else 0)
-    assert federation["reduced_to"] == 0.5
+    scenario = config["scenario"]
+    assert scenario["weak_fraction"] == (0.4 if fig1 else 0)
+    assert scenario["reduced_fraction"] == (0.5 if name == "fh_fig3_data" else 0)
+    assert scenario["reduced_to"] == 0.5
     assert config["optimizer"] == {
         "_target_": "fedfeat.clients.optimizers.sgd_sparing_biases", "_partial_": True,
         "lr": 0.01, "momentum": 0.5, "weight_decay": 1e-4,
@@ -104,9 +101,9 @@ def test_a_preset_is_the_row_of_the_specification(name):
 @pytest.mark.parametrize("preset", TABLE2)
 def test_published_accuracies_and_the_epochs_of_every_arm(preset):
     *_, fedrep, averaged, own = SETTINGS[preset]
-    hetero = AXES[preset]["algorithm"][-1]
+    hetero = AXES[preset]["arm"][-1]
     for arm in (*ARMS[:4], hetero, "local"):
-        config = composed(f"experiment=fedhenn/{preset}", f"algorithm={arm}")
+        config = composed(f"experiment=fedhenn/{preset}", chosen(arm))
         check(config)
         assert config["name"] == f"{preset}-{arm}"
         assert config["federation"]["local_epochs"] == (fedrep if arm == "fedrep" else 20)
@@ -123,12 +120,12 @@ def test_published_accuracies_and_the_epochs_of_every_arm(preset):
 
 @pytest.mark.parametrize("preset", SETTINGS)
 def test_published_numbers_are_for_reports_alone(preset):
-    for arm in AXES[preset].get("algorithm", ["fedhenn"]):
-        words = f"experiment=fedhenn/{preset}", f"algorithm={arm}"
-        with_numbers, without = composed(*words), composed(*words, "++published=null")
-        with_numbers.pop("published", None)
-        assert without.pop("published") is None
-        assert without == with_numbers
+    with_numbers, without = (
+        composed(f"experiment=fedhenn/{preset}", *more) for more in ((), ("++published=null",))
+    )
+    assert without.pop("published") is None
+    with_numbers.pop("published", None)
+    assert without == with_numbers
 
 
 def test_published_numbers_count_every_client_alike():
@@ -160,8 +157,8 @@ def test_published_kernels(data, linear, rbf):
 
 
 def test_figures_publish_nothing_and_name_their_points():
-    fig1 = composed("experiment=fedhenn/fh_fig1_excluded", "algorithm=fedavg", "federation.weak_fraction=0.2")
-    fig3 = composed("experiment=fedhenn/fh_fig3_data", "federation.reduced_fraction=1.0")
+    fig1 = composed("experiment=fedhenn/fh_fig1_excluded", "algorithm=fedavg", "scenario.weak_fraction=0.2")
+    fig3 = composed("experiment=fedhenn/fh_fig3_data", "scenario.reduced_fraction=1.0")
     epochs = composed("experiment=fedhenn/fh_epochs", "federation.local_epochs=5")
     assert [config["name"] for config in (fig1, fig3, epochs)] == [
         "fh_fig1_excluded-fedavg-0.2", "fh_fig3_data-fedhenn-1.0", "fh_epochs-fedhenn-5"
@@ -171,7 +168,7 @@ def test_figures_publish_nothing_and_name_their_points():
 
 def test_arms_differ_from_their_methods_in_one_thing():
     def flat(arm):
-        return flatten(composed("experiment=fedhenn/fh_t2_c10_100_2", f"algorithm={arm}"), ".")
+        return flatten(composed("experiment=fedhenn/fh_t2_c10_100_2", chosen(arm)), ".")
 
     prox = {
         "algorithm.name": "fedprox_mu01",
@@ -196,20 +193,20 @@ def test_defaults_of_the_methods_are_those_of_the_specification():
     assert (server["rad_size"], server["rad_source"], server["rad_augment"]) == (5000, "train_pool", False)
     assert (server["eta0"], server["eta_schedule"]) == (0.01, "sqrt")
     assert server["average"]["weighting"] == "samples"
-    hetero = composed("experiment=fedhenn/fh_t2_c10_100_2", f"algorithm={CNN}")
+    hetero = composed("experiment=fedhenn/fh_t2_c10_100_2", f"arm={CNN}")
     assert (hetero["algorithm"]["server"]["kbar_over"], hetero["algorithm"]["server"]["kernel_norm"]) == (
         "all", "none"
     )  # fmt: skip
     assert list(hetero["pool"]["models"]) == ["A1", "A2", "A3", "A4", "A5"]
     assert hetero["pool"]["shares"] is hetero["pool"]["weak"] is None
-    texts = composed("experiment=fedhenn/fh_t2_sent", f"algorithm={LSTM}")["pool"]
+    texts = composed("experiment=fedhenn/fh_t2_sent", f"arm={LSTM}")["pool"]
     assert {name: model["num_layers"] for name, model in texts["models"].items()} == {
         "one_layer": 1, "two_layers": 2
     }  # fmt: skip
     assert texts["shares"] is texts["weak"] is None
     fedrep = composed("experiment=fedhenn/fh_t2_c10_100_2", "algorithm=fedrep")["algorithm"]
     assert (fedrep["client"]["head_epochs"], fedrep["client"]["personal"]) == (10, ["last"])
-    weak = composed("experiment=fedhenn/fh_fig1_excluded")["pool"]
+    weak = composed("experiment=fedhenn/fh_fig1_excluded", "arm=fedhenn_weak")["pool"]
     assert (weak["shares"], weak["weak"], weak["names"]) == ({"A4": 1.0}, "A1", None)
 
 
@@ -234,7 +231,7 @@ def test_weak_clients_are_left_out_or_run_the_small_network(cli, tmp_path):
     for arm, size in (("fedavg", 3), ("fedhenn_weak", 5)):
         run = tmp_path / arm
         outcome = cli(
-            "experiment=fedhenn/fh_fig1_excluded", f"algorithm={arm}", *SMALL, "model=hetero_cnn",
+            "experiment=fedhenn/fh_fig1_excluded", f"arm={arm}", *SMALL, "model=hetero_cnn",
             f"federation.cohort_size={size}", f"hydra.run.dir={run}",
             *(["algorithm.server.rad_size=20"] if arm == "fedhenn_weak" else []),
         )  # fmt: skip
@@ -271,7 +268,7 @@ def test_a_cohort_needs_clients_that_can_run_the_network(cli, tmp_path):
 def unequal_lstms(folder):
     """Overrides for ten clients with LSTMs of one or two layers on tweets that are written into a folder."""
     return (
-        "experiment=fedhenn/fh_t2_sent", f"algorithm={LSTM}", *tiny_tweets(folder), "data.loader.num_tokens=4",
+        "experiment=fedhenn/fh_t2_sent", f"arm={LSTM}", *tiny_tweets(folder), "data.loader.num_tokens=4",
         "federation.num_clients=10", "federation.local_epochs=1", "trainer=cpu", "trainer.num_threads=1",
     )  # fmt: skip
 
@@ -317,7 +314,7 @@ def test_clients_that_lost_data_weigh_less(cli, tmp_path):
     """Of five clients with 20 examples round(.4 * 5) have 10 left."""
     outcome = cli(
         "experiment=fedhenn/fh_fig3_data", "algorithm=fedavg", *SMALL, "model=mlp", "federation.num_rounds=0",
-        "federation.final_epochs=null", "federation.reduced_fraction=0.4",
+        "federation.final_epochs=null", "scenario.reduced_fraction=0.4",
     )  # fmt: skip
     assert outcome.code == 0, outcome.stderr
     sizes = [int(row["num_examples"]) for row in rows_of(tmp_path / "run", 0).values()]

@@ -26,7 +26,7 @@ def test_matching_as_in_the_authors_code(algorithm, client, server, gamma, init)
     found = composed(f"algorithm={algorithm}")["algorithm"]
     assert (found["name"], found["pooled"]) == (algorithm, False)
     assert found["client"]["_target_"] == f"fedfeat.algorithms.{client}"
-    assert found["client"]["softmax_scope"] == "all"
+    assert (found["client"]["softmax_scope"], found["client"]["personal"]) == ("all", [])
     assert found["client"].get("weight_decay", 0.0) == 0.0
     assert found["server"] == {
         "_target_": f"fedfeat.algorithms.{server}",

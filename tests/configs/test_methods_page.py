@@ -12,7 +12,9 @@ from fedfeat.config.choices import CONFIGS
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
 CODE = re.compile(r"`([^`]+)`")
 SETTING = re.compile(r"((?:\w+\.)+\w+)=(\S*)")
-OPTION = re.compile(r"(?<![\w.])(algorithm|diagnostics|experiment|model|partition|pool|structure)=([\w/]*)")
+OPTION = re.compile(
+    r"(?<![\w.])(algorithm|arm|diagnostics|experiment|model|partition|pool|scenario|structure)=([\w/]*)"
+)
 GROUPS = ("structure", "diagnostics")
 
 

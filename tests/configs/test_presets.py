@@ -1,17 +1,17 @@
 """Presets of Psi-Net and Fed2: their numbers, their sweeps, and what each ablation changes."""
 
+import json
 from itertools import product
 
 import pytest
-from presets import axes, composed, files
+from presets import TINY, axes, chosen, composed, files
 
 from fedfeat.config.choices import CONFIGS
 from fedfeat.config.rules import check
 from fedfeat.runs.finished import published_numbers
 from fedfeat.runs.text import flatten
 
-PRESETS = set(files("experiment", "fed2")) - {"base", "base_dirichlet"}
-SWEEPS = files("sweep", "fed2")
+PRESETS = {name: path for name, path in files("experiment", "fed2").items() if not name.startswith("base")}
 
 # Per cent, as METHODS 8.1 has them: the axis, and per value what FedAvg and what ours reaches.
 CLASSES, CLIENTS, GROUPS, DEPTH = (
@@ -24,6 +24,7 @@ TABLES = {
     "t2_vgg9": (CLIENTS, {10: (85, 88), 20: (86, 88), 50: (83, 86), 100: (83, 87)}),
     "t2_mbnet": (CLIENTS, {10: (79, 90), 20: (85, 90), 50: (81, 89), 100: (78, 88)}),
     "fig5_norm": (CLASSES, {4: (84.13, 88.26)}),
+    "ablation": (CLASSES, {5: (85, 88)}),
     "fig6_groups": (GROUPS, {10: (65.3, 68), 20: (65.3, 68), 100: (65.3, 67.2)}),
     "fig7_depth_c10": (DEPTH, {2: (86, 82), 4: (86, 87), 6: (86, 89), 9: (86, 90), 12: (86, 89), 13: (86, 87)}),
     "fig7_depth_c100": (DEPTH, {2: (65, 53), 4: (65, 62), 6: (65, 67), 9: (65, 68), 12: (65, 69), 13: (65, 68)}),
@@ -38,14 +39,11 @@ def put(config, key, value):
     config[last] = value
 
 
-def test_every_preset_has_a_sweep_and_says_its_commands():
-    assert set(SWEEPS) == PRESETS | {"ablation"}
-    for name, path in SWEEPS.items():
-        preset = "t1_vgg9" if name == "ablation" else name
-        command = f"# fedfeat --multirun experiment=fed2/{preset} sweep=fed2/{name}\n"
-        assert command in path.read_text()
-        if name in PRESETS:
-            assert command in (CONFIGS / "experiment" / "fed2" / f"{name}.yaml").read_text()
+def test_every_preset_has_a_sweep_and_says_its_command():
+    for name, path in PRESETS.items():
+        assert f"# fedfeat --multirun experiment=fed2/{name}\n" in path.read_text()
+        assert set(axes(path)) & {"algorithm", "arm", "data"}
+    assert [path.stem for path in (CONFIGS / "sweep").rglob("*.yaml")] == ["seeds"]
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fed2", "psi_net"])
@@ -62,20 +60,20 @@ def test_the_published_number_of_every_setting(preset, algorithm):
         assert published_numbers(config) == {"global/acc": pytest.approx(percent / 100)}
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_point_of_a_sweep_has_its_name_and_its_table(name):
-    """Composed once per algorithm; further axes are plain keys, which must be there."""
-    grid = axes(SWEEPS[name])
-    preset = "t1_vgg9" if name == "ablation" else name
-    for algorithm in grid.pop("algorithm", ["centralized"]):
+    """Composed once per algorithm or arm; further axes are plain keys, which must be there."""
+    grid = axes(PRESETS[name])
+    axis = "arm" if "arm" in grid else "algorithm"
+    for algorithm in grid.pop(axis, ["centralized"]):
         last = [f"{key}={values[-1]}" for key, values in grid.items()]
-        config = composed(f"experiment=fed2/{preset}", f"algorithm={algorithm}", *last)
+        config = composed(f"experiment=fed2/{name}", f"{axis}={algorithm}", *last)
         check(config)
-        assert config["group"] == f"fed2/{preset}"
+        assert config["group"] == f"fed2/{name}"
         assert config["algorithm"]["name"] == algorithm
-        assert config["name"].startswith(preset)
-    if preset in TABLES and name in PRESETS:
-        key, table = TABLES[preset]
+        assert config["name"].startswith(name)
+    if name in TABLES:
+        key, table = TABLES[name]
         assert grid.get(key, [str(value) for value in table]) == [str(value) for value in table]
 
 
@@ -130,7 +128,7 @@ def test_fedma_in_the_comparisons_with_it():
     for (preset, epochs), budget in budgets.items():
         assert arm(preset, f"federation.local_epochs={epochs}") == (epochs, budget // ((8 + 3) * epochs))
     for preset in ("fig4a", "fig4b_budget", "fig6_rounds", "fig7_compute", "fig9"):
-        assert "fedma" in axes(SWEEPS[preset])["algorithm"]
+        assert "fedma" in axes(PRESETS[preset])["algorithm"]
         mini = composed(f"experiment=fed2/{preset}", "algorithm=fedma", "scale=mini")
         check(mini)
         assert (mini["federation"]["num_rounds"], mini["federation"]["local_epochs"]) == (18, 1)
@@ -139,7 +137,7 @@ def test_fedma_in_the_comparisons_with_it():
 
 def test_published_numbers_of_the_figures():
     def numbers(preset, algorithm, *overrides):
-        return published_numbers(composed(f"experiment=fed2/{preset}", f"algorithm={algorithm}", *overrides))
+        return published_numbers(composed(f"experiment=fed2/{preset}", chosen(algorithm), *overrides))
 
     assert numbers("fig9", "fedavg") == {"global/acc": 0.857}
     assert numbers("fig9", "fedavg", "federation.local_epochs=50") == {}
@@ -173,54 +171,30 @@ def test_choices_of_published_numbers(published, expected):
     assert published_numbers({"a": {"b": 1}, "c": "v", "published": published}) == expected
 
 
-@pytest.mark.parametrize(
-    ("arm", "base", "changes"),
-    [
-        ("fedavg_restricted", "fedavg", {"algorithm.client.softmax_scope": "present_classes"}),
-        ("fedavg_bn", "fedavg", {"model.norm": "bn"}),
-        ("fed2_unpaired", "fed2", {"algorithm.server.pairing": "all"}),
-        ("fed2_bn", "fed2", {"structure.norm_group": "bn"}),
-        ("fed2_no_norm", "fed2", {"structure.norm_shared": "none", "structure.norm_group": "none"}),
-        ("fed2_wide", "fed2", {"structure.width_factor": "match"}),
-        ("psi_net", "fed2", {"structure.trim": True}),
-    ],
-)
-def test_an_ablation_changes_one_thing_only(arm, base, changes):
-    found, expected = (
-        flatten(composed("experiment=fed2/t1_vgg9", f"algorithm={name}"), ".") for name in (arm, base)
-    )
-    assert found == expected | changes | {"algorithm.name": arm, "name": f"t1_vgg9-{arm}"}
-
-
-def test_fedavg_gn_has_the_widths_and_group_norms_of_fed2_and_is_dense():
-    found, grouped, fedavg = (composed(f"algorithm={name}") for name in ("fedavg_gn", "fed2", "fedavg"))
-    assert found["structure"] == grouped["structure"] | {"separate": False, "norm_shared": "none"}
-    assert found["algorithm"] == fedavg["algorithm"] | {"name": "fedavg_gn"}
-
-
-@pytest.mark.parametrize(
-    "arm",
-    ["fedavg_restricted", "fedavg_bn", "fedavg_gn", "fed2_unpaired", "fed2_bn", "fed2_no_norm", "fed2_wide"],
-)
-def test_every_ablation_runs(arm, cli, tmp_path):
-    outcome = cli(
-        f"algorithm={arm}", "federation.num_rounds=1", "federation.local_epochs=null",
-        "federation.local_steps=1", "federation.cohort_size=2", "trainer=cpu",
-    )  # fmt: skip
-    assert outcome.code == 0, outcome.stderr
-    assert f'"algorithm": "{arm}"' in (tmp_path / "run" / "summary.json").read_text()
-
-
 def test_a_sweep_lies_in_the_folder_of_its_preset(cli, tmp_path):
-    """One axis narrowed on the command line; folders name what differs, without the preset's slash."""
+    """Axes narrowed on the command line; folders name what differs, without the preset's name."""
     outcome = cli(
-        "--multirun", "experiment=fed2/t1_vgg9", "sweep=fed2/t1_vgg9", "algorithm=fedavg", "seed=0",
-        "partition.classes_per_client=3,4", "data=synthetic", "data.loader.num_train=100", "data.loader.num_test=10",
-        "federation.num_rounds=0", "model=mlp", "trainer=cpu",
-    )  # fmt: skip
+        "--multirun",
+        "experiment=fed2/t1_vgg9",
+        "algorithm=fedavg",
+        "seed=0",
+        "partition.classes_per_client=3,4",
+        *TINY,
+    )
     assert outcome.code == 0, outcome.stderr
     folder = tmp_path / "logs" / "sweeps" / "fed2" / "t1_vgg9"
     runs = [path.parent for path in folder.rglob("summary.json")]
     assert len(runs) == 2
     assert {path.parent for path in runs} == {folder}
-    assert all(path.name.startswith("algorithm=fedavg,") for path in runs)
+    assert all(path.name.startswith("algorithm=fedavg,") and "t1_vgg9" not in path.name for path in runs)
+
+
+def test_a_sweep_without_the_axes_of_its_preset(cli, tmp_path):
+    """FedAvg has no groups, so that `structure.groups` must go."""
+    outcome = cli(
+        "--multirun", "experiment=fed2/fig6_groups", "hydra.sweeper.params=null", "algorithm=fedavg", "seed=0,1",
+        "partition.classes_per_client=5", *TINY,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    runs = list((tmp_path / "logs" / "sweeps" / "fed2" / "fig6_groups").glob("*/summary.json"))
+    assert sorted(json.loads(path.read_text())["seed"] for path in runs) == [0, 1]

@@ -54,7 +54,7 @@ AGREE = {
         "partition=iid",
         "algorithm/client=fedprox",
     ),
-    "kept groups": ("algorithm=fed2_no_norm", "algorithm.client.softmax_scope=kept_groups"),
+    "kept groups": ("arm=fed2_no_norm", "algorithm.client.softmax_scope=kept_groups"),
     "fusion and fedprox": ("algorithm=fedfusion_conv", "algorithm/client=fedfusion_fedprox"),
     "ot_fusion": ("algorithm=ot_fusion", "partition=iid"),
     "last personal": ("algorithm=fedavg", "algorithm.client.personal=[last]", "diagnostics=alignment"),

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from harness import make_data, network_of, parties
+from pytorch_lightning.callbacks import Callback
 from stacked_rounds import CASES, assert_agree, normed, of, run, two_layers
 from torch import nn
 
@@ -78,7 +79,9 @@ def test_what_cannot_be_stacked_is_refused_at_the_start_in_one_sentence(reason, 
         ({"gradient_clip_val": 1.0}, torch.optim.SGD, "gradient_clip_val"),
         ({"channels_last": True}, torch.optim.SGD, "channels_last"),
         ({"precision": "64-true"}, torch.optim.SGD, "trainer.precision=64-true"),
-        ({"extra": {"accumulate_grad_batches": 2}}, torch.optim.SGD, "trainer.extra"),
+        ({"accumulate_grad_batches": 2}, torch.optim.SGD, "trainer.accumulate_grad_batches has no"),
+        ({"limit_train_batches": 1.0}, torch.optim.SGD, "trainer.limit_train_batches has no"),
+        ({"callbacks": (Callback(),)}, torch.optim.SGD, "callbacks are made for fits of one client"),
         ({}, torch.optim.LBFGS, "LBFGS"),
         ({}, torch.optim.Adagrad, "Adagrad"),
     ],

@@ -64,6 +64,22 @@ BEFORE_ANY_WORK = [
         "seed",
         r"seed must be key=value as Hydra's .*, but it is not: missing EQUAL at '<EOF>'",
     ),
+    (
+        "forced unknown key of a scenario",
+        "+scenario.nu=1",
+        r"scenario\.nu must be a known key, but there is none of that name; known there: straggler_fr",
+    ),
+    (
+        "an argument of Lightning's Trainer that is decided elsewhere",
+        "+trainer.max_epochs=3",
+        r"trainer\.max_epochs must be left to federation\.local_epochs and federation\.local_steps, but it is 3",
+    ),
+    ("an arm that is an algorithm", "algorithm=fed2_bn", r"algorithm must be one of .*, but it is 'fed2_bn'"),
+    (
+        "an arm of another algorithm",
+        "arm=fed2_bn",
+        r"arm must be none beside algorithm=fedavg, but it is 'fed2_bn'",
+    ),
     ("removed key", "~seed", r"seed must be present, but the configuration has no such key\."),
     (
         "removed key of a group without target",
@@ -99,7 +115,8 @@ BEFORE_ANY_WORK = [
     ),
     ("negative seed", "seed=-1", r"seed must be an integer of at least 0, but it is -1"),
     ("resume perhaps", "resume=perhaps", r"resume must be one of auto, never, but it is 'perhaps'"),
-    ("debug perhaps", "debug=perhaps", r"debug must be true or false, but it is 'perhaps'"),
+    ("debug perhaps", "debug=perhaps", r"debug must be one of default, fdr, .*, but it is 'perhaps'"),
+    ("trace perhaps", "trace=perhaps", r"trace must be true or false, but it is 'perhaps'"),
     (
         "no clients",
         "federation.num_clients=0",
@@ -165,8 +182,8 @@ BEFORE_ANY_WORK = [
     ),
     (
         "all stragglers",
-        "federation.straggler_fraction=1",
-        r"federation\.straggler_fraction must be in \[0, 1\), but it is 1",
+        "scenario.straggler_fraction=1",
+        r"scenario\.straggler_fraction must be in \[0, 1\), but it is 1",
     ),
     ("learning rate -1", "optimizer.lr=-1", r"optimizer\.lr must be in \(0, inf\), but it is -1"),
     ("learning rate 0", "optimizer.lr=0", r"optimizer\.lr must be in \(0, inf\), but it is 0"),

@@ -44,8 +44,18 @@ AT_START = [
     ),
     (
         "unknown Trainer argument",
-        "+trainer.extra.nothing=1",
-        r"trainer must fit this machine, but with .*extra={'nothing': 1} it does not: .*'nothing'",
+        "+trainer.nothing=1",
+        r"trainer\.nothing must be a known key, but there is none of that name; known there: accelerator, ",
+    ),
+    (
+        "Trainer argument of another kind",
+        "+trainer.plugins=nothing",
+        r"trainer must fit this machine, but with .*, plugins=nothing it does not: .*nothing",
+    ),
+    (
+        "unknown argument of a callback",
+        "callbacks=early_stopping +callbacks.early_stopping.nothing=1",
+        r"callbacks\.early_stopping\.nothing must be a known key, but .*; known there: monitor",
     ),
     (
         "vgg9 on 4x4",

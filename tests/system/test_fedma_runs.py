@@ -75,8 +75,8 @@ REFUSED = {
         r"federation\.cohort_size must be null or all 4 clients for algorithm=fedma, but it is 2\.",
     ),
     "stragglers dropped": (
-        "federation.straggler_fraction=0.5 federation.straggler_policy=drop",
-        r"federation\.straggler_policy must be partial for algorithm=fedma, which needs all clients .*, .* 'drop'\.",
+        "scenario.straggler_fraction=0.5 scenario.straggler_policy=drop",
+        r"scenario\.straggler_policy must be partial for algorithm=fedma, which needs all clients .*, .* 'drop'\.",
     ),
     "momentum kept": (
         "federation.opt_state=keep",

@@ -36,7 +36,7 @@ RUN = (
     "trainer=cpu",
 )
 METHODS = {
-    "fedavg": ("federation.straggler_fraction=0.5", "federation.local_epochs=2"),
+    "fedavg": ("scenario.straggler_fraction=0.5", "federation.local_epochs=2"),
     "personal-head-kept-momentum": (
         "algorithm.client.personal=[head]",
         "federation.opt_state=keep",

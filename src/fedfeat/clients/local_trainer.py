@@ -29,7 +29,14 @@ _QUIET_LOGGERS = (
 
 
 _FURTHER = (
-    *("limit_train_batches", "accumulate_grad_batches", "detect_anomaly", "profiler", "max_time", "benchmark"),
+    *(
+        "limit_train_batches",
+        "accumulate_grad_batches",
+        "detect_anomaly",
+        "profiler",
+        "max_time",
+        "benchmark",
+    ),
     *("sync_batchnorm", "num_nodes", "plugins", "barebones"),
 )
 
@@ -47,9 +54,11 @@ class _MeanLoss(pl.Callback):
 class _Trainer(pl.Trainer):
     """A Trainer whose own callbacks are new in every fit: what one has seen of a client is nothing to the next."""
 
+    callbacks: list[pl.Callback]
+
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._given = self._own = list(self.callbacks)  # type: ignore[has-type]
+        self._given = self._own = list(self.callbacks)
 
     def renew_callbacks(self) -> None:
         """Put copies of the callbacks that were given in the place of those of the last fit."""
@@ -138,7 +147,7 @@ class LocalTrainer:
                 accelerator=self.accelerator,
                 devices=self.devices,
                 strategy=self.strategy,
-                precision=self.precision,  # type: ignore[arg-type]
+                precision=self.precision,
                 gradient_clip_val=self.gradient_clip_val,
                 gradient_clip_algorithm=self.gradient_clip_algorithm if self.gradient_clip_val else None,
                 deterministic=self.deterministic,

@@ -43,7 +43,12 @@ _NOT_NEGATIVE = interval("[0, inf)")
 
 # Arguments of Lightning's Trainer that are decided elsewhere, by who decides them.
 _OWNED = {
-    "federation.local_epochs and federation.local_steps": ("max_epochs", "max_steps", "min_epochs", "min_steps"),
+    "federation.local_epochs and federation.local_steps": (
+        "max_epochs",
+        "max_steps",
+        "min_epochs",
+        "min_steps",
+    ),
     "federation.eval_every, without Lightning's loops": (
         *("limit_val_batches", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps"),
         *("val_check_interval", "check_val_every_n_epoch", "inference_mode"),
@@ -118,7 +123,10 @@ RULES = (
     Rule("trainer.limit_train_batches", _BATCHES, optional=True),
     Rule("trainer.accumulate_grad_batches", integer(1)),
     Rule("trainer.num_nodes", integer(1)),
-    *(Rule(f"trainer.{name}", _BOOL) for name in ("detect_anomaly", "barebones", "sync_batchnorm", "benchmark")),
+    *(
+        Rule(f"trainer.{name}", _BOOL)
+        for name in ("detect_anomaly", "barebones", "sync_batchnorm", "benchmark")
+    ),
     *(Rule(f"trainer.{name}", _left_to(owner)) for owner, names in _OWNED.items() for name in names),
 )
 

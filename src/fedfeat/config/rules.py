@@ -67,7 +67,7 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 def _check_unread_keys(config: Mapping[str, Any]) -> None:
     """Refuse ``+x`` and ``+federation.x``: no constructor receives them, so nothing else would notice."""
-    sections = [("", config, KEYS)]
+    sections: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [("", config, KEYS)]
     for name in ("federation", "scenario"):
         known = tuple(rule.key.removeprefix(f"{name}.") for rule in RULES if rule.key.startswith(f"{name}."))
         sections.append((f"{name}.", config.get(name) or {}, known))

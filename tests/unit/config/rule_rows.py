@@ -7,8 +7,8 @@ REFUSED = [
     ("seed", None, "an integer of at least 0"),
     ("name", "", "a non-empty text"),
     ("group", 3, "a non-empty text"),
-    ("debug", 1, "true or false"),
-    ("debug", "yes", "true or false"),
+    ("trace", 1, "true or false"),
+    ("trace", "yes", "true or false"),
     ("resume", "always", "one of auto, never"),
     ("resume", None, "one of auto, never"),
     ("federation.num_clients", 0, "an integer of at least 1"),
@@ -27,11 +27,11 @@ REFUSED = [
     ("federation.local_steps", 1.5, "an integer of at least 1"),
     ("federation.batch_size", 0, "an integer of at least 1"),
     ("federation.opt_state", "drop", "one of reset, keep"),
-    ("federation.straggler_fraction", 1.0, "in [0, 1)"),
-    ("federation.straggler_policy", "wait", "one of partial, drop"),
-    ("federation.weak_fraction", 1.0, "in [0, 1)"),
-    ("federation.reduced_fraction", 1.1, "in [0, 1]"),
-    ("federation.reduced_to", 0.0, "in (0, 1]"),
+    ("scenario.straggler_fraction", 1.0, "in [0, 1)"),
+    ("scenario.straggler_policy", "wait", "one of partial, drop"),
+    ("scenario.weak_fraction", 1.0, "in [0, 1)"),
+    ("scenario.reduced_fraction", 1.1, "in [0, 1]"),
+    ("scenario.reduced_to", 0.0, "in (0, 1]"),
     ("federation.final_epochs", 0, "in (0, inf)"),
     ("federation.on_client_error", "ignore", "one of raise, skip"),
     ("federation.eval_every", 0, "an integer of at least 1"),
@@ -59,6 +59,49 @@ REFUSED = [
     ("trainer.deterministic", "warn", "true or false"),
     ("trainer.channels_last", None, "true or false"),
     ("trainer.compile", "false", "true or false"),
+    ("trainer.limit_train_batches", 0, "a number of batches or a share"),
+    ("trainer.limit_train_batches", 1.5, "a number of batches or a share"),
+    ("trainer.accumulate_grad_batches", 0, "an integer of at least 1"),
+    ("trainer.num_nodes", 0, "an integer of at least 1"),
+    *(
+        (f"trainer.{name}", 1, "true or false")
+        for name in ("detect_anomaly", "barebones", "sync_batchnorm", "benchmark")
+    ),
+    *(
+        (f"trainer.{name}", 2, "left to federation.local_epochs")
+        for name in ("max_epochs", "max_steps", "min_epochs", "min_steps")
+    ),
+    *(
+        (f"trainer.{name}", 2, "left to federation.eval_every")
+        for name in (
+            "limit_val_batches",
+            "limit_test_batches",
+            "limit_predict_batches",
+            "num_sanity_val_steps",
+            "val_check_interval",
+            "check_val_every_n_epoch",
+            "inference_mode",
+        )
+    ),
+    *(
+        (f"trainer.{name}", True, "left to federation.checkpoint_every")
+        for name in ("enable_checkpointing", "model_registry")
+    ),
+    *(
+        (f"trainer.{name}", True, "left to the group logger")
+        for name in ("logger", "log_every_n_steps", "enable_autolog_hparams")
+    ),
+    *(
+        (f"trainer.{name}", True, "left to the group callbacks")
+        for name in ("callbacks", "enable_progress_bar", "enable_model_summary")
+    ),
+    ("trainer.default_root_dir", "here", "left to hydra.run.dir"),
+    ("trainer.fast_dev_run", True, "left to debug=fdr"),
+    ("trainer.overfit_batches", 3, "left to debug=overfit"),
+    *(
+        (f"trainer.{name}", True, "left to the clients")
+        for name in ("use_distributed_sampler", "reload_dataloaders_every_n_epochs")
+    ),
 ]
 
 ACCEPTED = [
@@ -69,8 +112,8 @@ ACCEPTED = [
     ("federation.local_epochs", 0.5),
     ("federation.batch_size", None),
     ("federation.targets", []),
-    ("federation.straggler_fraction", 0),
-    ("federation.reduced_fraction", 1),
+    ("scenario.straggler_fraction", 0),
+    ("scenario.reduced_fraction", 1),
     ("federation.final_epochs", None),
     ("optimizer.momentum", 0),
     ("trainer.devices", "auto"),
@@ -78,6 +121,8 @@ ACCEPTED = [
     ("trainer.devices", [0, 2]),
     ("trainer.precision", 32),
     ("trainer.gradient_clip_val", None),
+    ("trainer.limit_train_batches", 2),
+    ("trainer.limit_train_batches", 1.0),
     ("model.width", "left to the constructor"),
     ("published", {"global/acc": 0.9}),
 ]

@@ -1,0 +1,91 @@
+"""Arms and algorithms: what each changes, that it runs, and how a sweep takes them."""
+
+import json
+import re
+
+import pytest
+from presets import TINY, chosen, composed
+
+from fedfeat.config.choices import CONFIGS, options
+from fedfeat.config.rules import check
+from fedfeat.runs.text import flatten
+
+ARMS = sorted(set(options("arm")) - {"none"})
+
+
+@pytest.mark.parametrize(
+    ("arm", "base", "changes"),
+    [
+        ("fedavg_restricted", "fedavg", {"algorithm.client.softmax_scope": "present_classes"}),
+        ("fedavg_bn", "fedavg", {"model.norm": "bn"}),
+        ("fed2_unpaired", "fed2", {"algorithm.server.pairing": "all"}),
+        ("fed2_bn", "fed2", {"structure.norm_group": "bn"}),
+        ("fed2_no_norm", "fed2", {"structure.norm_shared": "none", "structure.norm_group": "none"}),
+        ("fed2_wide", "fed2", {"structure.width_factor": "match"}),
+        ("psi_net", "fed2", {"structure.trim": True}),
+    ],
+)
+def test_an_ablation_changes_one_thing_only(arm, base, changes):
+    found, expected = (
+        flatten(composed("experiment=fed2/t1_vgg9", chosen(name)), ".") for name in (arm, base)
+    )
+    assert found == expected | changes | {"algorithm.name": arm, "name": f"t1_vgg9-{arm}"}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_arm_has_its_name_and_is_more_than_an_algorithm_or_just_one(arm):
+    """Over presets too, which choose an algorithm themselves."""
+    for preset in ((), ("experiment=fed2/t1_vgg9",), ("experiment=fedhenn/fh_t2_c10_100_2",)):
+        found = composed(*preset, f"arm={arm}")
+        check(found)
+        assert found["algorithm"]["name"] == arm
+        if chosen(arm).startswith("algorithm="):
+            assert found == composed(*preset, f"algorithm={arm}")
+
+
+def test_options_of_algorithms_are_about_algorithms_and_structure():
+    """What changes another group is an arm. Fed2 and Psi-Net alone choose a structure, in one way."""
+    words = {}
+    for path in (CONFIGS / "algorithm").rglob("*.yaml"):
+        text = path.read_text()
+        assert "@package" not in text, path
+        words[path.relative_to(CONFIGS / "algorithm").as_posix()] = re.findall(r"override (/\S+): ", text)
+    chosen_structure = ["/structure@_global_.structure"]
+    assert {name: found for name, found in words.items() if found} == dict.fromkeys(
+        ("fed2.yaml", "psi_net.yaml"), chosen_structure
+    )
+
+
+def test_fedavg_gn_has_the_widths_and_group_norms_of_fed2_and_is_dense():
+    found, grouped, fedavg = (composed(chosen(name)) for name in ("fedavg_gn", "fed2", "fedavg"))
+    assert found["structure"] == grouped["structure"] | {"separate": False, "norm_shared": "none"}
+    assert found["algorithm"] == fedavg["algorithm"] | {"name": "fedavg_gn"}
+
+
+@pytest.mark.parametrize(
+    "arm",
+    ["fedavg_restricted", "fedavg_bn", "fedavg_gn", "fed2_unpaired", "fed2_bn", "fed2_no_norm", "fed2_wide"],
+)
+def test_every_ablation_runs(arm, cli, tmp_path):
+    outcome = cli(
+        chosen(arm), "federation.num_rounds=1", "federation.local_epochs=null",
+        "federation.local_steps=1", "federation.cohort_size=2", "trainer=cpu",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    assert f'"algorithm": "{arm}"' in (tmp_path / "run" / "summary.json").read_text()
+
+
+def test_an_arm_of_a_sweep_and_what_is_none(cli, tmp_path):
+    """One axis of arms gives way to an arm, or to another algorithm; an arm under another algorithm is refused."""
+    sweep = ("--multirun", "experiment=fed2/fig5_norm", "seed=0", *TINY)
+    for words in (["arm=fedavg,fedavg_gn"], ["arm=none", "algorithm=fedprox"]):
+        outcome = cli(*sweep, *words)
+        assert outcome.code == 0, outcome.stderr
+    runs = list((tmp_path / "logs" / "sweeps" / "fed2" / "fig5_norm").glob("*/summary.json"))
+    names = {json.loads(path.read_text())["algorithm"] for path in runs}
+    assert names == {"fedavg", "fedavg_gn", "fedprox"}
+    outcome = cli(*sweep, "algorithm=fedprox")
+    assert outcome.code == 2
+    assert outcome.stderr.splitlines()[-1].startswith(
+        "fedfeat: arm must be none beside algorithm=fedprox, but it is '"
+    )

@@ -1,0 +1,141 @@
+"""The Trainer of local fits: which of Lightning's arguments it takes, and callbacks that know one client alone."""
+
+import inspect
+from dataclasses import fields
+from functools import partial
+from typing import ClassVar
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from harness import linear, make_data
+from pytorch_lightning.callbacks import EarlyStopping, ModelSummary, Timer, TQDMProgressBar
+
+from fedfeat.client import ClientModule, Weights
+from fedfeat.clients.local_trainer import LocalTrainer
+from fedfeat.clients.networks import OneNetwork
+from fedfeat.clients.worker import Worker, WorkerSettings
+from fedfeat.config.rule_table import RULES
+from fedfeat.types import Task
+
+# Ours, which are none of Lightning's.
+OWN = {"num_threads", "channels_last", "compile"}
+
+
+class Steps(pl.Callback):
+    """Counts optimizer steps and notes the mean loss of every epoch."""
+
+    seen: ClassVar[list[list[float]]] = []
+
+    def on_train_start(self, trainer, pl_module):
+        self.losses = []
+        Steps.seen.append(self.losses)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.losses.append(float(trainer.callback_metrics["train/loss"]))
+
+
+def worker(*callbacks, **trainer):
+    """Two clients of 40 examples, ten batches an epoch."""
+    Steps.seen.clear()
+    local = LocalTrainer(accelerator="cpu", callbacks=callbacks, **trainer)
+    client = partial(ClientModule, optimizer=partial(torch.optim.SGD, lr=0.5))
+    return Worker(make_data((40, 40)), OneNetwork(linear), client, local, WorkerSettings(0, 4, 100, False))
+
+
+def fit(worker, client_id, num_steps=60):
+    """A turn of a client from zero weights."""
+    tensors = worker.module.model.state_dict()
+    payload = Weights({name: torch.zeros_like(tensors[name]) for name in worker.module.shared_keys})
+    return worker.fit(Task(client_id, 0, payload, None, num_steps, 1.0))
+
+
+def same(one, other):
+    return all(torch.equal(one.payload.params[name], tensor) for name, tensor in other.payload.params.items())
+
+
+def test_every_argument_of_lightnings_trainer_is_taken_or_refused():
+    lightning = set(inspect.signature(pl.Trainer).parameters)
+    ours = {field.name for field in fields(LocalTrainer)} - OWN
+    refused = {
+        rule.key.removeprefix("trainer.")
+        for rule in RULES
+        if rule.key.startswith("trainer.") and rule.test.text.startswith("be left to")
+    }
+    assert ours | refused == lightning
+    assert ours & refused == {"callbacks"}  # from their own group
+
+
+def test_arguments_arrive_where_they_are_given_and_only_there():
+    plain = LocalTrainer(accelerator="cpu")
+    assert plain.further == {}
+    assert plain.build().accumulate_grad_batches == 1
+    more = LocalTrainer(
+        accelerator="cpu", accumulate_grad_batches=3, limit_train_batches=0.5, detect_anomaly=True
+    )
+    assert set(more.further) == {"accumulate_grad_batches", "limit_train_batches", "detect_anomaly"}
+    built = more.build()
+    assert (built.accumulate_grad_batches, built.limit_train_batches, built._detect_anomaly) == (3, 0.5, True)
+
+
+@pytest.mark.parametrize(("limit", "batches"), [(2, 2), (0.3, 3), (1.0, 10), (None, 10)])
+def test_an_epoch_has_at_most_so_many_batches(limit, batches):
+    update = fit(worker(limit_train_batches=limit), 0, num_steps=20)  # two epochs
+    assert update.metrics["examples"] == 2 * batches * 4
+
+
+def test_batches_of_one_step():
+    """Two epochs of ten batches: one gradient of two batches is half as many steps."""
+    steps = []
+    one = worker(accumulate_grad_batches=2)
+    one.module.on_before_optimizer_step = lambda optimizer: steps.append(1)
+    assert fit(one, 0, num_steps=20).metrics["examples"] == 80
+    assert len(steps) == 10
+
+
+def test_callbacks_read_the_mean_loss_of_an_epoch():
+    update = fit(worker(Steps()), 0, num_steps=10)
+    (losses,) = Steps.seen
+    assert losses == [pytest.approx(update.metrics["train/loss"], abs=1e-6)]
+
+
+def test_callbacks_change_nothing_by_being_there():
+    assert same(fit(worker(Steps()), 0), fit(worker(), 0))
+
+
+def test_early_stopping_ends_a_fit():
+    whole = fit(worker(), 0)
+    # From the second epoch on nothing is an improvement of 10.
+    stopped = fit(worker(EarlyStopping("train/loss", patience=2, min_delta=10.0)), 0)
+    assert (whole.metrics["examples"], stopped.metrics["examples"]) == (6 * 40, 3 * 40)
+
+
+def test_a_callback_knows_nothing_of_the_client_before():
+    """With one memory for all, the second client would be held to the losses of the first."""
+    stopping = EarlyStopping("train/loss", patience=2, min_delta=10.0)
+    alone = fit(worker(stopping), 1)
+    both = worker(stopping)
+    fit(both, 0)
+    after = fit(both, 1)
+    assert after.metrics == alone.metrics
+    assert same(after, alone)
+    assert stopping.wait_count == 0  # what was given stays as it was
+
+
+def test_a_callback_that_is_added_for_a_while_stays_for_that_while():
+    """As `commands.joining` does."""
+    one = worker(EarlyStopping("train/loss", patience=2, min_delta=10.0))
+    one.lightning.callbacks.append(Steps())
+    for _ in range(2):
+        fit(one, 0)
+    assert len(Steps.seen) == 2
+    assert sum(isinstance(callback, Steps) for callback in one.lightning.callbacks) == 1
+    assert sum(isinstance(callback, EarlyStopping) for callback in one.lightning.callbacks) == 1
+
+
+@pytest.mark.parametrize("callback", [TQDMProgressBar(), ModelSummary(), Timer({"hours": 1})])
+def test_what_shows_something_is_let(callback):
+    kind = type(callback)
+    trainer = LocalTrainer(accelerator="cpu", callbacks=(callback,)).build()
+    assert any(isinstance(found, kind) for found in trainer.callbacks)
+    assert not any(isinstance(found, kind) for found in LocalTrainer(accelerator="cpu").build().callbacks)
