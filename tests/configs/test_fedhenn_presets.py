@@ -222,12 +222,13 @@ def rows_of(run_dir, round_idx):
         return {int(row["client_id"]): row for row in csv.DictReader(file) if row["round"] == str(round_idx)}
 
 
-def test_weak_clients_are_left_out_or_run_the_small_network(cli, tmp_path):
+def test_weak_clients_are_left_out_or_run_the_small_network(cli, tmp_path, caplog):
     """The same two of five clients in either arm, and everyone is scored in both."""
     from fedfeat.data.affected import weak_clients
 
     weak = weak_clients(0, 5, 0.4)
     assert len(weak) == 2
+    caplog.set_level("INFO", logger="fedfeat")
     for arm, size in (("fedavg", 3), ("fedhenn_weak", 5)):
         run = tmp_path / arm
         outcome = cli(
@@ -245,6 +246,7 @@ def test_weak_clients_are_left_out_or_run_the_small_network(cli, tmp_path):
         if arm == "fedavg":
             assert (experiment.plan.excluded, names, trained) == (weak, None, set(range(5)) - weak)
             assert all(row["global_acc"] for row in rows.values())
+            assert "2 weak clients take part in no round, for no pool has a network for them." in caplog.messages
         else:
             expected = tuple("A1" if k in weak else "A4" for k in range(5))
             assert (experiment.plan.excluded, names, trained) == (frozenset(), expected, set(range(5)))

@@ -3,7 +3,7 @@
     client: minimise  F_k(w) + mu / 2 * ||w - w^t||^2  from the received w^t;  stragglers return partial work
     server: as FedAvg
 
-Partial work is a matter of the federation (``federation.straggler_fraction``, ``straggler_policy=partial``), so that
+Partial work is a scenario (``scenario.straggler_fraction``, ``straggler_policy=partial``), so that
 every method can be compared under it; FedAvg in the paper drops stragglers (``straggler_policy=drop``).
 """
 

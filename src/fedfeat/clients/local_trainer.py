@@ -27,17 +27,18 @@ _QUIET_LOGGERS = (
     "pytorch_lightning.accelerators.cuda",
 )
 
-
+# Arguments of Lightning that are only handed on.
 _FURTHER = (
-    *(
-        "limit_train_batches",
-        "accumulate_grad_batches",
-        "detect_anomaly",
-        "profiler",
-        "max_time",
-        "benchmark",
-    ),
-    *("sync_batchnorm", "num_nodes", "plugins", "barebones"),
+    "limit_train_batches",
+    "accumulate_grad_batches",
+    "detect_anomaly",
+    "profiler",
+    "max_time",
+    "benchmark",
+    "sync_batchnorm",
+    "num_nodes",
+    "plugins",
+    "barebones",
 )
 
 
@@ -48,7 +49,10 @@ class _MeanLoss(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Lightning hook: note the loss of a batch."""
-        pl_module.log("train/loss", outputs["loss"], on_step=False, on_epoch=True, batch_size=len(batch[1]))
+        size = len(batch[1])
+        pl_module.log(
+            "train/loss", outputs["loss"], on_step=False, on_epoch=True, sync_dist=True, batch_size=size
+        )
 
 
 class _Trainer(pl.Trainer):
@@ -127,11 +131,9 @@ class LocalTrainer:
 
     @property
     def further(self) -> dict[str, Any]:
-        """Arguments of Lightning that are only handed on, where they are others than its own defaults."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
-        return {
-            name: value for name, (value, default) in values.items() if name in _FURTHER and value != default
-        }
+        """What is only handed on to Lightning, where it is another than the default."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return {name: getattr(self, name) for name in _FURTHER if getattr(self, name) != defaults[name]}
 
     def build(self) -> pl.Trainer:
         """Build the Trainer of a worker; `begin_fit` readies it for every fit.
