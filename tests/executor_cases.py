@@ -16,10 +16,12 @@ BASE = [
     "data=synthetic", "data.loader.shape=[1,4,4]", "data.loader.num_classes=4", "data.loader.num_train=60",
     "data.loader.num_test=24", "data.loader.signal=0.3", "partition=quantity_skew", "partition.min_size=5",
     "model=mlp", "model.hidden=[8,6]", "optimizer.lr=0.1", "optimizer.momentum=0.5", "federation.num_clients=5",
-    "federation.num_rounds=3", "federation.batch_size=4", "federation.local_epochs=2",
+    "federation.num_rounds=1", "federation.batch_size=4", "federation.local_epochs=2",
     "federation.checkpoint_every=100", "trainer=cpu", "trainer.num_threads=1",
 ]  # fmt: skip
-HENN = ["algorithm.server.rad_size=12", "algorithm.client.rad_batch=6", "federation.final_epochs=1"]
+# What clients keep comes back to them in the second round.
+KEPT = ["federation.num_rounds=2"]
+HENN = ["algorithm.server.rad_size=12", "algorithm.client.rad_batch=6", "federation.final_epochs=1", *KEPT]
 # In a survey of 12 inputs the one answers in factors of 6 numbers, the other with a matrix.
 POOL = [
     "pool=hetero_cnn", "pool.shares={deep:0.6,wide:0.4}",
@@ -30,8 +32,13 @@ GROUPS = ["structure.depth=1", "partition=n_classes", "partition.classes_per_cli
 IMAGES = ["data.loader.shape=[1,8,8]", "model=digits_cnn", "~model.hidden"]
 
 CASES = {
-    "fedavg": ["algorithm=fedavg", "federation.cohort_size=3", "model.dropout=0.3"],
-    "fedavg_kept_momentum": ["algorithm=fedavg", "federation.opt_state=keep"],
+    "fedavg": [
+        "algorithm=fedavg",
+        "federation.cohort_size=3",
+        "model.dropout=0.3",
+        "federation.num_rounds=2",
+    ],
+    "fedavg_kept_momentum": ["algorithm=fedavg", "federation.opt_state=keep", *KEPT],
     "fedavg_stragglers": ["algorithm=fedavg", "scenario.straggler_fraction=0.5"],
     "fedavg_augmented": [
         "algorithm=fedavg",
@@ -42,12 +49,17 @@ CASES = {
     "fedavg_adam": ["algorithm=fedavg", "optimizer=adam", "optimizer.lr=0.01", "~optimizer.momentum"],
     "fedprox": ["algorithm=fedprox", "algorithm.client.mu=0.5"],
     "restricted": ["algorithm=fedavg_restricted"],
-    "personal_head": ["algorithm=fedavg", "algorithm.client.personal=[last]", "federation.ram_budget_mb=0"],
-    "local": ["algorithm=local"],
+    "personal_head": [
+        "algorithm=fedavg",
+        "algorithm.client.personal=[last]",
+        "federation.ram_budget_mb=0",
+        *KEPT,
+    ],
+    "local": ["algorithm=local", *KEPT],
     "fed2": ["algorithm=fed2", *GROUPS],
     "psi_net": ["algorithm=psi_net", *GROUPS],
     "fedfusion": ["algorithm=fedfusion_conv", "federation.evaluate_local=true", *IMAGES],
-    "fedrep": ["algorithm=fedrep", "algorithm.client.head_epochs=1", "federation.evaluate_local=true"],
+    "fedrep": ["algorithm=fedrep", "algorithm.client.head_epochs=1", "federation.evaluate_local=true", *KEPT],
     "fedhenn": ["algorithm=fedhenn", *HENN],
     "fedhenn_hetero": [
         "algorithm=fedhenn_hetero",
@@ -56,11 +68,16 @@ CASES = {
         "algorithm.client.rad_batch=null",
         "federation.evaluate_local=true",
     ],
-    "fedma": ["algorithm=fedma", "federation.num_rounds=4", "optimizer.momentum=0"],
-    "fedma_independent": ["algorithm=fedma_independent", "optimizer.momentum=0"],
-    "fedma_oneshot": ["algorithm=fedma_oneshot", "federation.num_rounds=1"],
-    "pfnm": ["algorithm=pfnm", "federation.num_rounds=1"],
-    "ot_fusion": ["algorithm=ot_fusion", "federation.num_rounds=1"],
+    "fedma": ["algorithm=fedma", "federation.num_rounds=3", "optimizer.momentum=0"],
+    "fedma_independent": ["algorithm=fedma_independent", "federation.num_rounds=3", "optimizer.momentum=0"],
+    "fedma_oneshot": ["algorithm=fedma_oneshot"],
+    "pfnm": ["algorithm=pfnm"],
+    "ot_fusion": ["algorithm=ot_fusion"],
+    "payloads_that_differ_in_a_number": [
+        "algorithm=fedavg",
+        "algorithm.client._target_=scaled.ScaledClient",
+        "algorithm.server._target_=scaled.ScalingServer",
+    ],
 }
 
 
@@ -76,16 +93,24 @@ def serial(name: str):
 
 def run(folder: Path, overrides: list[str], executor: str, *more: str):
     """Run a case in a folder; give its summary, less what a clock makes of it, and its weights' digest."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        places = [f"paths.root={folder}", f"paths.cache={_SPLITS}"]
-        cfg = compose("train", [*merged(overrides), f"executor={executor}", *places, *more])
+    places = [f"paths.root={folder}", f"paths.cache={_SPLITS}"]
+    cfg = OmegaConf.merge(composed(*merged(overrides)), OmegaConf.from_dotlist(places))
+    cfg.executor = OmegaConf.load(CONFIGS / "executor" / f"{executor}.yaml")
+    cfg.merge_with_dotlist(list(more))
     folder.mkdir(parents=True, exist_ok=True)
     experiment = build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
     with ExitStack() as stack:
         summary = experiment.run(stack)
     final = {name: value for name, value in summary["final"].items() if not name.startswith("time/")}
     return summary["weights_sha256"], final
+
+
+@cache
+def composed(*overrides: str):
+    """Compose the configuration of a case, which all executors share."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", list(overrides))
 
 
 def merged(overrides: list[str]) -> list[str]:

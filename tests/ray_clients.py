@@ -17,9 +17,8 @@ class _Harmful(ClientModule):
         super().__init__(*args, **kwargs)
         self.folder, self.victim = Path(folder), victim
 
-    def begin_turn(self, lr_factor, class_counts, device):
-        super().begin_turn(lr_factor, class_counts, device)
-        self.size = int(class_counts.sum())
+    def begin_turn(self, turn):
+        self.size = int(turn.class_counts.sum())
 
     def training_step(self, batch, batch_idx):
         if batch_idx == 1:

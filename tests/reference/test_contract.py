@@ -148,7 +148,7 @@ def test_whatever_a_half_trains_has_an_optimizer_and_what_it_calls_its_own_is_sc
         tmp_path, client=Second, num_rounds=1, personal=True, evaluate_local=True, lr=0.1, **options
     )
     own = federation.start().state
-    update = next(iter(federation.executor.fit([_task(federation, own, k) for k in range(2)])))
+    update = next(iter(federation.executor.map("fit", [_task(federation, own, k) for k in range(2)])))
     for first, second in zip(
         update.payload.params.values(), update.kept.memory.control.values(), strict=True
     ):

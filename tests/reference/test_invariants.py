@@ -88,7 +88,7 @@ def test_a_state_is_never_changed_in_place(client, tmp_path):
     state = federation.start().state
     before = tree.transform(state, torch.clone)
     payload = server.broadcast(state, 0)
-    updates = list(executor.fit([Task(k, 0, server.broadcast(state, k), None, 2) for k in range(3)]))
+    updates = list(executor.map("fit", [Task(k, 0, server.broadcast(state, k), None, 2) for k in range(3)]))
     assert tree.sha256(state) == tree.sha256(before)
     assert tree.sha256(payload) == tree.sha256(server.broadcast(before, 0))
     uploads = tree.transform([update.payload for update in updates], torch.clone)
@@ -150,7 +150,7 @@ def test_skipped_updates_never_reach_the_average(value, tmp_path, caplog):
     state = healthy.start().state
     for round_idx in range(2):
         tasks = [Task(k, round_idx, server.broadcast(state, k), None, 1) for k in (0, 2)]
-        state = server.aggregate(state, healthy.executor.fit(tasks))
+        state = server.aggregate(state, healthy.executor.map("fit", tasks))
     assert tree.sha256(found[-1].state) == tree.sha256(state)
     assert uploads == 2 * 2 * 15 * 4
     assert records[-1].metrics["clients/failed"] == 1

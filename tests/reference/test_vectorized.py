@@ -115,11 +115,11 @@ def test_updates_come_in_cohort_order_and_are_never_changed_afterwards(tmp_path)
     federation = parties(tmp_path, build_executor=VectorizedExecutor, build_model=two_layers, batch_size=2)
     tasks = tasks_of(federation)
     before = tree.transform([task.payload for task in tasks], torch.clone)
-    updates = list(federation.executor.fit(tasks))
+    updates = list(federation.executor.map("fit", tasks))
     assert [update.client_id for update in updates] == [0, 1, 2]
     copies = tree.transform([update.payload for update in updates], torch.clone)
     assert len({tree.sha256(copy) for copy in copies}) == 3
-    list(federation.executor.fit(tasks_of(federation, (4, 4, 4))))
+    list(federation.executor.map("fit", tasks_of(federation, (4, 4, 4))))
     assert tree.sha256([update.payload for update in updates]) == tree.sha256(copies)
     assert tree.sha256([task.payload for task in tasks]) == tree.sha256(before)
 
@@ -152,7 +152,7 @@ def test_values_that_are_not_finite_are_one_client_s(tmp_path, stacked):
     data = make_data((4, 3, 5))
     data.dataset.train.inputs[data.split.train.of(1)] = 2e3
     federation = parties(tmp_path, build_executor=VectorizedExecutor, data=data, client=Exploding, lr=1e3)
-    results = list(federation.executor.fit(tasks_of(federation)))
+    results = list(federation.executor.map("fit", tasks_of(federation)))
     assert [type(result) is ClientError for result in results] == [False, True, False]
     assert str(results[1]).startswith("Client 1 failed in round 1 (seed ")
     assert str(results[1]).endswith("its update holds values that are not finite.")
@@ -182,7 +182,7 @@ def test_a_fit_that_raises_names_the_client_whose_fault_it_is(tmp_path, caplog):
     spoiled = tree.transform(third.payload, torch.clone)
     next(iter(spoiled.params.values())).flatten()[0] = 99
     with caplog.at_level(logging.WARNING, logger="fedfeat"):
-        results = list(federation.executor.fit([first, second, third._replace(payload=spoiled)]))
+        results = list(federation.executor.map("fit", [first, second, third._replace(payload=spoiled)]))
     assert [type(result) is ClientError for result in results] == [False, False, True]
     assert "Client 2 failed in round 1" in str(results[2])
     assert (

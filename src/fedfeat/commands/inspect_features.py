@@ -56,6 +56,7 @@ def inspect(run_dir: Path, round_idx: int | None = None, **probe: Any) -> Inspec
     Raises:
         CheckpointError: There is no run or no such checkpoint.
     """
+    from fedfeat.executors.base import raise_failures
     from fedfeat.features.diagnostics import align, short_names
     from fedfeat.features.preference import total_variance
 
@@ -64,9 +65,7 @@ def inspect(run_dir: Path, round_idx: int | None = None, **probe: Any) -> Inspec
     experiment.store.restore(checkpoint.manifest)
     worker, measured = experiment.executor.worker, {}
     assert worker.probe is not None
-    for result in experiment.executor.fit(_turns(experiment, checkpoint)):
-        if isinstance(result, Exception):
-            raise result
+    for result in raise_failures(experiment.executor.map("fit", _turns(experiment, checkpoint))):
         measured[result.client_id] = result.preferences
     payload = experiment.server.global_payload(checkpoint.server_state)
     server = None

@@ -1,1 +1,1 @@
-"""Executors: where clients' turns run. Each yields results in cohort order."""
+"""Executors: where clients' tasks run. Each yields results in cohort order."""

@@ -7,17 +7,16 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
 
 from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
-from fedfeat.errors import ClientError, ConfigError
+from fedfeat.errors import ConfigError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.forked.processes import ProcessExecutor
-from fedfeat.executors.schedule import costs_of
+from fedfeat.executors.job import costs_of
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
-from fedfeat.types import Answer, Scores, Task, Turns, Update
+from fedfeat.types import Scores, Task, Turns
 
 _log = logging.getLogger("fedfeat")
 
@@ -30,9 +29,9 @@ _WORTHWHILE = 0.9
 
 
 class AutoExecutor(Executor):
-    """Measures its candidates on the first turns, logs the times, and goes on with the fastest.
+    """Measures its candidates on the first tasks, logs the times, and goes on with the fastest.
 
-    What is measured is thrown away, and the same turns follow. The first candidate is the reference.
+    What is measured is thrown away, and the same tasks follow. The first candidate is the reference.
 
     Args:
         build_worker: Makes the worker that all candidates share.
@@ -75,19 +74,11 @@ class AutoExecutor(Executor):
         for executor in self.candidates.values():
             executor.close()
 
-    def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
-        """Fit the clients; the first time that there are several, choose how."""
-        if self.chosen is None and len(turns) > 1:
-            turns = self._choose(turns)
-        yield from self._current.fit(turns)
-
-    def evaluate(self, turns: Sequence[Task]) -> Iterator[dict[str, float]]:
-        """Score each client's own model on its own test part."""
-        return self._current.evaluate(turns)
-
-    def answer(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
-        """Have clients answer on a survey's inputs (m, ...)."""
-        return self._current.answer(turns, inputs)
+    def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
+        """Run a job by the chosen executor, which the first fits of several clients choose."""
+        if job == "fit" and self.chosen is None and len(tasks) > 1:
+            tasks = self._choose(tasks)
+        yield from self._current.map(job, tasks, *shared)
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples, all of them unless ``indices`` are given."""
@@ -97,13 +88,13 @@ class AutoExecutor(Executor):
     def _current(self) -> Executor:
         return self.candidates[self.chosen or next(iter(self.candidates))]
 
-    def _choose(self, turns: Sequence[Task]) -> Sequence[Task]:
-        """Choose by the first turns; give all of them."""
+    def _choose(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Choose by the first tasks; give all of them."""
         if len(self.candidates) == 1:
             self.chosen = next(iter(self.candidates))
             _log.info("executor: %s. %s", self.chosen, " ".join(self.refused.values()))
-            return turns
-        first, sample = measured_turns(self._current, turns)
+            return tasks
+        first, sample = measured_tasks(self._current, tasks)
         seconds = {name: _seconds(executor, sample) for name, executor in self.candidates.items()}
         self.chosen = fastest(seconds)
         for name, executor in self.candidates.items():
@@ -115,7 +106,7 @@ class AutoExecutor(Executor):
             "executor: %s (ms for each of %d clients with up to %d steps: %s). %s",
             *(self.chosen, len(sample), steps, found, " ".join(self.refused.values())),
         )
-        return _Begun(turns, first)
+        return _Begun(tasks, first)
 
 
 def fastest(seconds: dict[str, float]) -> str:
@@ -129,23 +120,23 @@ def fastest(seconds: dict[str, float]) -> str:
     return best if seconds[best] < _WORTHWHILE * seconds[reference] else reference
 
 
-def measured_turns(reference: Executor, turns: Sequence[Task]) -> tuple[list[Task], list[Task]]:
-    """Take what the reference does within the budget: of each turn as many steps, then as many turns, but two.
+def measured_tasks(reference: Executor, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """Take what the reference does within the budget: of each task as many steps, then as many tasks, but two.
 
     Args:
         reference: The executor that sets the measure.
-        turns: At least two turns.
+        tasks: At least two.
 
     Returns:
-        The first turns as they are, and cut down.
+        The first tasks as they are, and cut down.
     """
-    first = [turns[0]]
+    first = [tasks[0]]
     one = [first[0]._replace(num_steps=1, evaluate=False, probe=False)]
     _timed(reference, one)  # the first fit of all builds what later ones find
     for_one = _timed(reference, one)
     longest = max(int(_BUDGET / 2 / for_one), 1)
     count = int(_BUDGET / (min(longest, first[0].num_steps) * for_one))
-    first += [turns[position] for position in range(1, min(max(count, 2), len(turns)))]
+    first += [tasks[place] for place in range(1, min(max(count, 2), len(tasks)))]
     return first, [
         task._replace(num_steps=min(task.num_steps, longest), evaluate=False, probe=False) for task in first
     ]
@@ -160,20 +151,20 @@ def _seconds(executor: Executor, sample: Sequence[Task]) -> float:
 
 def _timed(executor: Executor, tasks: Sequence[Task]) -> float:
     start = time.perf_counter()
-    for _ in executor.fit(tasks):
+    for _ in executor.map("fit", tasks):
         pass
     return time.perf_counter() - start
 
 
 class _Begun(Turns):
-    """Turns of which the first have been asked for; those are given away, so that nobody holds a cohort."""
+    """Tasks of which the first have been asked for; those are given away, so that nobody holds a cohort."""
 
-    def __init__(self, turns: Sequence[Task], first: list[Task]) -> None:
-        self._turns, self._first = turns, dict(enumerate(first))
+    def __init__(self, tasks: Sequence[Task], first: list[Task]) -> None:
+        self._tasks, self._first = tasks, dict(enumerate(first))
         first.clear()
-        self.clients = turns.clients if isinstance(turns, Turns) else list(range(len(turns)))
-        self.costs = list(costs_of(turns))
+        self.clients = tasks.clients if isinstance(tasks, Turns) else list(range(len(tasks)))
+        self.costs = list(costs_of(tasks))
 
     def __getitem__(self, position: Any) -> Any:
         """Give the task at a position."""
-        return self._first.pop(position) if position in self._first else self._turns[position]
+        return self._first.pop(position) if position in self._first else self._tasks[position]

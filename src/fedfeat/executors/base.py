@@ -1,4 +1,4 @@
-"""What every executor is: a place where clients' turns run, which gives their results in cohort order."""
+"""What every executor is: a place where clients' tasks run, which gives their results in cohort order."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
-from fedfeat.types import Answer, Scores, Task, Update
+from fedfeat.types import Scores, Task
 
 
 class Executor(ABC):
@@ -31,25 +31,17 @@ class Executor(ABC):
         """End what `start` has started."""
 
     @abstractmethod
-    def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
-        """Fit the clients; a failed fit is yielded as its error, so that the loop decides what it means."""
+    def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
+        """Call a method of a worker once for each task, and give the results in the tasks' order.
 
-    def fit_here(self, task: Task) -> Update | ClientError:
-        """Fit one client in this process."""
-        try:
-            return self.worker.fit(task)
-        except ClientError as error:
-            return error
+        A client that fails has its `ClientError` for a result, so that the caller decides what it means (see
+        `raise_failures`); every other error is raised in its place.
 
-    def evaluate(self, turns: Sequence[Task]) -> Iterator[dict[str, float]]:
-        """Score each client's own model on its own test part."""
-        for task in turns:
-            yield self.worker.evaluate_client(task)
-
-    def answer(self, turns: Sequence[Task], inputs: Tensor) -> Iterator[Answer]:
-        """Have clients answer on a survey's inputs (m, ...)."""
-        for task in turns:
-            yield self.worker.answer(task, inputs)
+        Args:
+            job: The method's name, of `Worker`.
+            tasks: Its first argument; each is asked for once.
+            shared: Its other arguments, the same for all tasks.
+        """
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples, all of them unless ``indices`` are given."""
@@ -62,3 +54,15 @@ class Executor(ABC):
     def score_validation(self, payload: Any) -> Scores:
         """Score the server's model on the validation examples."""
         return self.worker.score_validation(payload)
+
+
+def raise_failures(results: Iterator[Any]) -> Iterator[Any]:
+    """Pass on the results of a job in which no client may fail; the error of one that has is raised."""
+    # No generator, which would hold a result until it has the next one.
+    return map(_not_failed, results)
+
+
+def _not_failed(result: Any) -> Any:
+    if isinstance(result, ClientError):
+        raise result
+    return result

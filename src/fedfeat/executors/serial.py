@@ -1,11 +1,12 @@
-"""All turns one after the other in this process: the reference that the other executors are compared with."""
+"""All tasks one after the other in this process: the reference that the other executors are compared with."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
-from fedfeat.types import Task, Update
+from fedfeat.types import Task
 
 
 class SerialExecutor(Executor):
@@ -18,7 +19,14 @@ class SerialExecutor(Executor):
     def __init__(self, build_worker: Callable[[], Worker]) -> None:
         self.worker = build_worker()
 
-    def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
-        """Fit the clients in cohort order."""
-        for task in turns:
-            yield self.fit_here(task)
+    def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
+        """Call the worker's method in cohort order."""
+        for task in tasks:
+            yield self.here(job, task, *shared)
+
+    def here(self, job: str, task: Task, *shared: Any) -> Any:
+        """Call the worker's method for one task; the error of a client that fails is its result."""
+        try:
+            return getattr(self.worker, job)(task, *shared)
+        except ClientError as error:
+            return error

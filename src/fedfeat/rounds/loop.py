@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ClientError
-from fedfeat.executors.base import Executor
+from fedfeat.executors.base import Executor, raise_failures
 from fedfeat.features.diagnostics import align
 from fedfeat.rounds.evaluation import (
     Evaluation,
@@ -143,7 +143,8 @@ class _Loop:
                     tally.received(num_bytes(answer.payload))
                 yield answer
 
-        return self.server.hear(state, inputs, counted(self.executor.answer(waiting, inputs)))
+        answers = raise_failures(self.executor.map("answer", waiting, inputs))
+        return self.server.hear(state, inputs, counted(answers))
 
     def _turns(self, state: Any, round_idx: int, cohort: tuple[int, ...], tally: Tally) -> Turns:
         plan = self.plan
@@ -179,7 +180,7 @@ class _Loop:
         return straggler_steps(plan.seed, round_idx, client_id, num_steps, per_epoch)
 
     def _updates(self, round_idx: int, waiting: Turns, tally: Tally) -> Iterator[Update]:
-        results = self.executor.fit(waiting)
+        results = self.executor.map("fit", waiting)
         while True:
             start = time.perf_counter()
             found = next(results, None)
@@ -231,7 +232,8 @@ class _Loop:
     def _own_scores(self, state: Any, clients: Sequence[int]) -> dict[int, dict[str, float]]:
         """Score clients' own models as they are."""
         waiting = Turns(clients, lambda k: Task(k, 0, self.server.broadcast(state, k), self.store.get(k)))
-        return dict(zip(clients, self.executor.evaluate(waiting), strict=True))
+        scores = raise_failures(self.executor.map("evaluate_client", waiting))
+        return dict(zip(clients, scores, strict=True))
 
     def _final_scores(self, state: Any) -> dict[int, dict[str, float]]:
         """Score every client after one more fit from what it would receive; nothing of it is kept or counted."""
@@ -245,6 +247,6 @@ class _Loop:
             return plan.task(plan.num_rounds, client_id, num_steps[client_id], payload, kept, evaluate=True)
 
         waiting = Turns(self.able, make, [float(steps) for steps in num_steps.values()])
-        updates = (self._survived(result) for result in self.executor.fit(waiting))
+        updates = (self._survived(result) for result in self.executor.map("fit", waiting))
         found = {update.client_id: update.metrics for update in updates if update is not None}
         return found | self._own_scores(state, sorted(plan.excluded))

@@ -1,1 +1,1 @@
-"""Clients' turns in forked processes of one machine."""
+"""Clients' tasks in forked processes of one machine."""

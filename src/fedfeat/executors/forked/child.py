@@ -1,11 +1,10 @@
-"""A forked process that runs turns, as its parent sees it and from within."""
+"""A forked process that runs tasks, as its parent sees it and from within."""
 
 import ctypes
 import os
 import pickle
 import signal
 import sys
-import traceback
 from collections import deque
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import wait
@@ -16,42 +15,24 @@ import torch.multiprocessing
 from torch.multiprocessing import get_context
 
 from fedfeat.clients.worker import Worker
-from fedfeat.errors import ClientError
-from fedfeat.executors.forked.packing import Packed, pack, unpack
-from fedfeat.types import Task
+from fedfeat.executors.codec import arguments_of, portable
+from fedfeat.executors.forked.shared import pack, unpack
+from fedfeat.executors.job import Job, attempt
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _SECONDS_TO_END = 2.0
 
 
-class Message(NamedTuple):
-    """One turn for a child.
+class Sent(NamedTuple):
+    """A task that a child has and has not answered.
 
     Attributes:
-        job: Number of the job that the turn belongs to.
-        turn: Its place in the job.
-        method: Of `Worker`.
-        parts: Its arguments, see `parts_of`.
+        job: The job that it belongs to.
+        place: Its place in the job.
     """
 
-    job: int
-    turn: int
-    method: str
-    parts: list[Packed]
-
-
-class News(NamedTuple):
-    """A turn that a child has finished: see `Message`, and what came of it."""
-
-    job: int
-    turn: int
-    result: Any
-
-
-class _Waiting(NamedTuple):
-    job: int
-    turn: int
-    cost: float
+    job: Job
+    place: int
 
 
 class Child:
@@ -60,6 +41,9 @@ class Child:
     Args:
         worker: The worker.
         siblings: Children that the parent has already.
+
+    Attributes:
+        waiting: Its tasks, the oldest first.
     """
 
     def __init__(self, worker: Worker, siblings: Sequence["Child"]) -> None:
@@ -70,36 +54,37 @@ class Child:
         )
         self._process.start()
         far_end.close()
-        self.waiting: deque[_Waiting] = deque()
+        self.waiting: deque[Sent] = deque()
 
     @property
     def outstanding(self) -> float:
         """Work that was sent and has not come back."""
-        return sum(entry.cost for entry in self.waiting)
+        return sum(sent.job.costs[sent.place] for sent in self.waiting)
 
     @property
     def pid(self) -> int | None:
         """Process number."""
         return self._process.pid
 
-    def send(self, message: Message, cost: float) -> bool:
-        """Send a turn; False where the child is dead."""
+    def send(self, job: Job, place: int) -> bool:
+        """Send a task; False where the child is dead."""
         try:
-            self._connection.send(message)
+            self._connection.send((job.method, job.pack(job.arguments(place))))
         except (BrokenPipeError, ConnectionResetError):
             return False
-        self.waiting.append(_Waiting(message.job, message.turn, cost))
+        self.waiting.append(Sent(job, place))
         return True
 
-    def receive(self) -> News | None:
-        """Take the result of the turn that was sent first; None where the child is dead."""
+    def receive(self) -> bool:
+        """Take the result of the oldest task; False where the child is dead."""
         try:
-            found = unpack(self._connection.recv())
+            result = unpack(self._connection.recv())
         # A child that dies while it hands memory over leaves a message whose memory is gone.
         except (EOFError, OSError, pickle.UnpicklingError):
-            return None
-        entry = self.waiting.popleft()
-        return News(entry.job, entry.turn, found)
+            return False
+        sent = self.waiting.popleft()
+        sent.job.put(sent.place, result)  # also where the job was given up, and nobody asks for it
+        return True
 
     def end(self) -> None:
         """End the process, whatever it is doing."""
@@ -119,30 +104,6 @@ class Child:
         return [by_connection[one] for one in wait(list(by_connection), None if block else 0)]  # type: ignore[index]
 
 
-def parts_of(arguments: Sequence[Any]) -> list[Any]:
-    """Cut arguments into parts that travel apart: the payload of a task, which many clients share, and all else."""
-    parts: list[Any] = []
-    for argument in arguments:
-        parts += (
-            [argument._replace(payload=None), argument.payload] if isinstance(argument, Task) else [argument]
-        )
-    return parts
-
-
-def joined(parts: Iterable[Any]) -> list[Any]:
-    """Undo `parts_of`."""
-    rest = iter(parts)
-    return [part._replace(payload=next(rest)) if isinstance(part, Task) else part for part in rest]
-
-
-def attempt(worker: Worker, method: str, arguments: Sequence[Any]) -> Any:
-    """Call a method of a worker; what it raises is a result too, for its turn to be told in cohort order."""
-    try:
-        return getattr(worker, method)(*arguments)
-    except Exception as error:
-        return error
-
-
 def _serve(worker: Worker, connection: Any, inherited: Iterable[Any], parent: int) -> None:
     _die_with(parent)
     for one in inherited:
@@ -152,27 +113,14 @@ def _serve(worker: Worker, connection: Any, inherited: Iterable[Any], parent: in
     torch.set_num_threads(1)
     while True:
         try:
-            message = connection.recv()
+            method, packed = connection.recv()
         except (EOFError, OSError):
             return
-        result = attempt(worker, message.method, joined(map(unpack, message.parts)))
-        if isinstance(result, Exception):
-            result = _portable(result)
+        result = attempt(worker, method, arguments_of(map(unpack, packed)))
         try:
-            connection.send(pack(result))
+            connection.send(pack(portable(result)))
         except (BrokenPipeError, ConnectionResetError):
             return
-
-
-def _portable(error: Exception) -> Exception:
-    """Give an error that can be sent, with its stack trace as a note."""
-    if not isinstance(error, ClientError):
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            error = RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
-    error.add_note("".join(traceback.format_exception(error)))
-    return error
 
 
 def _die_with(parent: int) -> None:

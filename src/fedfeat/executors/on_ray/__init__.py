@@ -1,1 +1,1 @@
-"""Clients' turns on the nodes of a Ray cluster."""
+"""Clients' tasks on the nodes of a Ray cluster."""

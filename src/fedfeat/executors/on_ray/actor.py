@@ -1,29 +1,28 @@
-"""A worker in a process of its own on some node, as `executors.ray` starts them."""
+"""A worker in a process of its own on some node, as `on_ray.executor` starts them."""
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from fedfeat.clients.host import keep_freed_memory
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.worker import Worker
-from fedfeat.errors import ClientError
-from fedfeat.executors.on_ray.wire import Flat, Parcel, pack, put_together, unpack
+from fedfeat.executors.codec import Packed, arguments_of, portable
+from fedfeat.executors.job import attempt
+from fedfeat.executors.on_ray.flat import Flat, pack, unpack
 
 
-class Seat:
-    """Runs turns, one at a time."""
+class WorkerActor:
+    """Runs tasks, one at a time."""
 
     _worker: Worker
     _device: torch.device
 
     def open(
-        self, paths: Sequence[str], trainer: LocalTrainer, num_threads: int, build_worker: Parcel
+        self, paths: Sequence[str], trainer: LocalTrainer, num_threads: int, build_worker: Packed
     ) -> int:
         """Build the worker.
 
@@ -45,28 +44,17 @@ class Seat:
         self._worker = unpack(build_worker, self._device)(trainer=own)
         return os.getpid()
 
-    def turn(
-        self, method: str, task: Parcel, record: bytes, tensors: list[Flat], *inputs: list[Flat]
-    ) -> Parcel:
-        """Run one turn.
+    def run(self, method: str, records: Sequence[bytes], *tensors: list[Flat]) -> Packed:
+        """Run one task.
 
         Args:
             method: Of `Worker`.
-            task: The task without its payload.
-            record: The payload without its tensors, see `wire.take_apart`.
-            tensors: They.
-            inputs: Further arguments of the method, a tensor each.
+            records: Its arguments, see `codec.Packed`.
+            tensors: Theirs, an argument for each record, for Ray fetches what is an argument by itself.
 
         Returns:
-            What the method gives, or the error of a client that has failed.
+            What the method gives or raises.
         """
-        payload = put_together(record, tensors, self._device)
-        own = unpack(task, self._device)._replace(payload=payload)
-        more = [one.tensor(self._device) for (one,) in inputs]
-        try:
-            found: Any = getattr(self._worker, method)(own, *more)
-        except ClientError as error:
-            # Causes are left behind when an error travels, notes are not.
-            error.add_note("".join(traceback.format_exception(error)))
-            found = error
-        return pack(found)
+        packed = map(Packed, records, tensors)
+        arguments = arguments_of(unpack(one, self._device) for one in packed)
+        return pack(portable(attempt(self._worker, method, arguments)))

@@ -50,9 +50,9 @@ class Pool:
         return bool(self._idle)
 
     def call(self, *arguments: Any) -> Any:
-        """Have an idle actor run a turn; give the reference under which `wait` gives its result."""
+        """Have an idle actor run a task; give the reference under which `wait` gives its result."""
         actor = self._idle.pop()
-        reference = actor.turn.remote(*arguments)
+        reference = actor.run.remote(*arguments)
         self._busy[reference] = actor
         return reference
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ from fedfeat.clients.turns import cause_of
 from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
 from fedfeat.errors import ClientError
-from fedfeat.executors.base import Executor
+from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.stackable import check_stackable, probe
 from fedfeat.executors.stacked.stacking import gradients
 from fedfeat.executors.stacked.turns import fit_stacked
@@ -27,7 +28,7 @@ _MODELS = 6
 _ACTIVATIONS = 2
 
 
-class VectorizedExecutor(Executor):
+class VectorizedExecutor(SerialExecutor):
     """One worker that fits as many clients at once as fit into memory.
 
     Results agree with those of ``serial`` to rounding: sums are in another order.
@@ -51,11 +52,15 @@ class VectorizedExecutor(Executor):
         )
         self.num_together = max(int(memory_mb * 2**20) // max(self.bytes_per_client, 1), 1)
 
-    def fit(self, turns: Sequence[Task]) -> Iterator[Update | ClientError]:
+    def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
+        """Fit clients together; call any other method of the worker in cohort order."""
+        return super().map(job, tasks, *shared) if job != "fit" else self._fit(tasks)
+
+    def _fit(self, waiting: Sequence[Task]) -> Iterator[Update | ClientError]:
         """Fit the clients, those of one architecture together, as many at a time as fit into memory."""
-        for start in range(0, len(turns), self.num_together):
-            stop = min(start + self.num_together, len(turns))
-            tasks = [turns[position] for position in range(start, stop)]
+        for start in range(0, len(waiting), self.num_together):
+            stop = min(start + self.num_together, len(waiting))
+            tasks = [waiting[position] for position in range(start, stop)]
             results: dict[int, Update | ClientError] = {}
             for group in self._groups(tasks):
                 results.update(zip(group, self._together([tasks[i] for i in group]), strict=True))
@@ -82,4 +87,4 @@ class VectorizedExecutor(Executor):
                 _log.warning(
                     "%d clients are fitted one after the other, for together: %s", len(tasks), cause_of(error)
                 )
-        return [self.fit_here(task) for task in tasks]
+        return [self.here("fit", task) for task in tasks]
