@@ -2,16 +2,20 @@
 
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from harness import parties
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from fedfeat.algorithms.fedavg import FedAvgServer
+from fedfeat.config.annotations import condition, parameters
 from fedfeat.config.rules import check
 from fedfeat.train import CONFIGS
 
@@ -72,16 +76,32 @@ def test_the_tests_have_the_rooms_of_the_package():
     assert {path.parent.name for path in package.glob("*/__init__.py")} <= {str(path) for path in folders}
 
 
-@pytest.mark.parametrize(
-    ("path", "language"),
-    [
-        ("src/fedfeat/algorithms/fedprox.py", "python"),
-        ("configs/algorithm/client/fedprox.yaml", "yaml"),
-        ("configs/algorithm/fedprox.yaml", "yaml"),
-    ],
-)
-def test_fedprox_is_shown_as_it_is(path, language):
-    assert (ROOT / path).read_text(encoding="utf-8") in blocks(README, language)
+def test_the_example_method_is_fedavg_without_its_parts_and_momentum_with_them(tmp_path):
+    names = namespace("broadcast")
+    client, server = names["ProximalClient"], names["MomentumServer"]
+
+    def last(name, mu, beta):
+        halves = {"client": partial(client, mu=mu), "server": server(FedAvgServer(), beta=beta)}
+        steps, _ = parties(tmp_path / name, num_rounds=3, local_epochs=3, **halves).run()
+        return [step.state.average.params for step in steps]
+
+    plain = [
+        step.state.params for step in parties(tmp_path / "fedavg", num_rounds=3, local_epochs=3).run()[0]
+    ]
+    for found, expected in zip(last("without", 0.0, 0.0), plain, strict=True):
+        torch.testing.assert_close(found, expected)
+    ours = last("momentum", 0.0, 0.5)
+    torch.testing.assert_close(ours[1], plain[1])
+    assert not torch.allclose(*(next(iter(params[2].values())) for params in (ours, plain)))
+    held, free = (last(name, mu, 0.0)[-1] for name, mu in (("held", 1.0), ("free", 0.0)))
+    lengths = [sum(float(w.square().sum()) for w in params.values()) for params in (held, free)]
+    assert lengths[0] < lengths[1]
+    rules = {key: condition(declared) for key, declared in (*_types(client), *_types(server))}
+    assert (rules["mu"].text, rules["beta"].text) == ("be in [0, inf)", "be in [0, 1)")
+
+
+def _types(half):
+    return parameters(half).types.items()
 
 
 def test_the_example_data_set_loads(tmp_path):
@@ -92,12 +112,6 @@ def test_the_example_data_set_loads(tmp_path):
     assert dataset.num_classes == 2
     assert dataset.train.labels.tolist() == [0, 1, 1, 0]
     assert dataset.mean == pytest.approx([17.5 / 255])
-
-
-def test_the_example_model_gives_logits():
-    network = namespace("tiny")["tiny"]((3, 8, 8), 5, width=4)
-    assert network(torch.zeros(2, 3, 8, 8)).shape == (2, 5)
-    assert network.last_layer_name == "head.fc.linear"
 
 
 @pytest.mark.parametrize("command", commands())

@@ -246,7 +246,9 @@ def test_weak_clients_are_left_out_or_run_the_small_network(cli, tmp_path, caplo
         if arm == "fedavg":
             assert (experiment.plan.excluded, names, trained) == (weak, None, set(range(5)) - weak)
             assert all(row["global_acc"] for row in rows.values())
-            assert "2 weak clients take part in no round, for no pool has a network for them." in caplog.messages
+            assert (
+                "2 weak clients take part in no round, for no pool has a network for them." in caplog.messages
+            )
         else:
             expected = tuple("A1" if k in weak else "A4" for k in range(5))
             assert (experiment.plan.excluded, names, trained) == (frozenset(), expected, set(range(5)))
