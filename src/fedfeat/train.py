@@ -1,39 +1,31 @@
-"""Entry point: compose, check, build, run the rounds, write the summary, return the sweep's metric.
+"""Entry point of the command line: compose, run, return the sweep's metric; an error is one sentence.
 
 Torch and Lightning take seconds to import, so nothing here imports them before the configuration has been accepted.
 """
 
-import json
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from fedfeat.commands.assembly import build_experiment, is_primary
+from fedfeat.commands.running import perform
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trace, with_trace
 from fedfeat.config.explain import as_user_error, explain
-from fedfeat.config.rules import check, check_complete
-from fedfeat.errors import CheckpointError, UserError
-from fedfeat.files import atomic_write_text
-from fedfeat.runs import directory as rundir
-
-if TYPE_CHECKING:
-    from fedfeat.rounds.experiment import Experiment
+from fedfeat.errors import UserError
+from fedfeat.runs.directory import main_accuracy
 
 _log = logging.getLogger("fedfeat")
 # Here and not in `main`, for a job on a cluster begins with `_main`.
 # The plugin has options of the same names, which Hydra takes as types of ours and calls that deprecated.
 warnings.filterwarnings("ignore", r"\s*'hydra/launcher/submitit_\w+' is validated against", UserWarning)
-OmegaConf.register_new_resolver("directory_name", rundir.directory_name, replace=True)
 
 
 def main() -> None:
@@ -92,51 +84,8 @@ def _one_sentence() -> Iterator[None]:
 
 def run(cfg: DictConfig, run_dir: Path) -> float | None:
     """Run one experiment in ``run_dir``, or go on with it, and give the metric a sweep optimises."""
-    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    check_complete(config)
-    check(config)
-    primary = is_primary()
-    logging.basicConfig(level=logging.INFO if primary else logging.WARNING, format="%(message)s")
-    rundir.check_same_config(run_dir, config)
-    if primary and config["resume"] == "never" and (run_dir / "config.yaml").exists():
-        raise CheckpointError(
-            f"hydra.run.dir must be a new directory under resume=never, but {run_dir} holds a run."
-        )
-    summary = rundir.finished_summary(run_dir)
-    if summary is None:
-        with rundir.locked(run_dir) if primary else nullcontext(), ExitStack() as stack:
-            experiment = build_experiment(cfg, config, run_dir)
-            if primary:
-                rundir.write_config(run_dir, OmegaConf.to_yaml(OmegaConf.create(config)), _hydra_files(cfg))
-            summary = experiment.run(stack)
-            if primary:
-                _finish(experiment, summary)
-    else:
-        _log.info("The run in %s is finished; nothing to do.", run_dir)
-    return rundir.main_accuracy(summary["final"], config["federation"]["target_metric"])
-
-
-def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:
-    from fedfeat.runs.figures import run_figures
-    from fedfeat.runs.observed import draw_observed
-
-    run_dir = experiment.info.run_dir
-    for name, path in (run_figures(run_dir, experiment.info.name) | draw_observed(run_dir)).items():
-        for logger in experiment.loggers:
-            logger.picture(name, path)
-    # Written last: its presence says that the run is finished.
-    atomic_write_text(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
-    for logger in experiment.loggers:
-        logger.finish(summary)
-
-
-def _hydra_files(cfg: DictConfig) -> dict[str, str]:
-    node = HydraConfig.get() if HydraConfig.initialized() else None
-    files = {"config.yaml": OmegaConf.to_yaml(cfg)}
-    if node is not None:
-        files["hydra.yaml"] = OmegaConf.to_yaml(OmegaConf.create({"hydra": node}))
-        files["overrides.yaml"] = OmegaConf.to_yaml(node.overrides.task)
-    return files
+    summary = perform(cfg, run_dir)
+    return main_accuracy(summary["final"], cfg.federation.target_metric)
 
 
 if __name__ == "__main__":

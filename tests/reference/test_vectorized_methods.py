@@ -39,7 +39,7 @@ def run(folder, *overrides):
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("train", [*SMALL, *overrides, f"paths.root={folder}"])
     experiment = build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
-    progress, _ = experiment._begin()
+    progress, _ = experiment.begin()
     parts = (experiment.plan, experiment.server, experiment.executor, experiment.data, experiment.store)
     steps = list(run_rounds(*parts, progress))
     kept = [experiment.store.get(k) for k in experiment.store]

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,19 +12,23 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig
 
-from fedfeat.errors import ConfigError
 from fedfeat.runs import directory as rundir
 
 if TYPE_CHECKING:
+    import torch
+
+    from fedfeat.client import ClientModule
     from fedfeat.clients.local_trainer import LocalTrainer
     from fedfeat.clients.turns import WorkerSettings
+    from fedfeat.clients.worker import Worker
     from fedfeat.data.federated import FederatedData
+    from fedfeat.executors.base import Executor
     from fedfeat.loggers.base import RoundLogger
     from fedfeat.models.grouped import GroupSeparation
     from fedfeat.models.network import Network
     from fedfeat.rounds.experiment import Experiment
     from fedfeat.rounds.plan import Plan
-    from fedfeat.types import Networks
+    from fedfeat.server import Server
 
 _log = logging.getLogger("fedfeat")
 
@@ -34,88 +38,52 @@ def is_primary() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
 
 
-def build_experiment(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> "Experiment":
+def build_experiment(
+    cfg: DictConfig, config: dict[str, Any], run_dir: Path, data: "FederatedData | None" = None
+) -> "Experiment":
     """Build every part of an experiment.
 
     Args:
         cfg: The composed configuration.
         config: The same, resolved, as plain values.
         run_dir: Directory of the run.
+        data: The federation's data; None are those of the configuration.
 
     Raises:
         UserError: A part refuses its configuration, or two parts do not fit.
     """
-    from fedfeat.clients.host import keep_freed_memory, set_threads
-    from fedfeat.clients.turns import WorkerSettings
-    from fedfeat.clients.worker import Worker
     from fedfeat.commands.compatibility import check_method
     from fedfeat.config.arguments import check_targets
-    from fedfeat.loggers.base import RunInfo
     from fedfeat.models.policy import describe
-    from fedfeat.rounds.experiment import Experiment
-    from fedfeat.runs.checkpoint import CheckpointFolder
-    from fedfeat.runs.client_store import ClientStore
 
     check_targets(config)
-    federation = config["federation"]
-    callbacks = hydra.utils.instantiate(cfg.callbacks, _convert_="all") or {}
-    trainer: LocalTrainer = hydra.utils.instantiate(cfg.trainer, _convert_="all")
-    trainer = replace(trainer, callbacks=tuple(callbacks.values()))
-    data = _build_data(cfg, config, trainer)
-    settings = WorkerSettings(
-        seed=config["seed"],
-        batch_size=federation["batch_size"],
-        eval_batch_size=federation["eval_batch_size"],
-        keep_optimizer=federation["opt_state"] == "keep",
-    )
-    client = hydra.utils.instantiate(cfg.algorithm.client, _convert_="all")
-    optimizer = hydra.utils.instantiate(cfg.optimizer, _convert_="all")
-    build_client = _with(client, optimizer=optimizer)
-    networks = _networks(
-        cfg, config, data, partial(_warmed_depth, data, optimizer, trainer, settings, run_dir)
-    )
-    probe = hydra.utils.instantiate(cfg.diagnostics, _convert_="all") or None
-    executor = hydra.utils.instantiate(cfg.executor, _convert_="all")(
-        partial(Worker, data, networks, build_client, trainer=trainer, settings=settings, probe=probe)
-    )
-    module = executor.worker.module
-    plan = replace(
-        _plan(cfg, config, data, bool(module.personal_keys) or module.keeps_model),
-        probe=probe,
-        drop_singleton=executor.worker.drop_singleton,
-        world_size=executor.worker.lightning.world_size,
-    )
-    batch_size = data.largest_batch(federation["batch_size"])
-    set_threads(trainer.num_threads, module.flops_per_example * batch_size)
-    keep_freed_memory()
+    trainer = _trainer(cfg)
+    if data is None:
+        data = build_data(cfg, config, trainer.device())
+    executor = _executor(cfg, config, data, trainer, run_dir)
+    worker, module = executor.worker, executor.worker.module
+    plan = _plan(cfg, config, data, worker)
+    _ready_process(trainer, module.flops_per_example * data.largest_batch(plan.batch_size))
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
-    setting = plan.setting(config["algorithm"]["name"], settings.keep_optimizer, data)
-    check_method(module, server, setting, networks, data)
+    setting = plan.setting(config["algorithm"]["name"], worker.settings.keep_optimizer, data)
+    check_method(module, server, setting, worker.networks, data)
     # After all refusals, which would leave its processes behind.
     executor.start()
-    info = RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"])
-    # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
-    ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
     _log.info("%s: %s", config["name"], describe(module.policies))
-    return Experiment(
-        info=info,
-        config_sha256=rundir.config_sha256(config),
-        algorithm=config["algorithm"]["name"],
-        plan=plan,
-        server=server,
-        executor=executor,
-        data=data,
-        store=ClientStore(run_dir / "clients", ram_budget),
-        checkpoints=CheckpointFolder(run_dir / "checkpoints"),
-        loggers=_loggers(cfg) if is_primary() else (),
-        is_primary=is_primary(),
-        checkpoint_every=federation["checkpoint_every"],
-        targets=federation["targets"],
-        target_metric=federation["target_metric"],
-    )
+    return _experiment(cfg, config, run_dir, (plan, server, executor, data))
 
 
-def _build_data(cfg: DictConfig, config: dict[str, Any], trainer: "LocalTrainer") -> "FederatedData":
+def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | str") -> "FederatedData":
+    """Load the data set and split it among the clients.
+
+    Args:
+        cfg: The composed configuration.
+        config: The same, resolved, as plain values.
+        device: Where inputs and labels are kept.
+
+    Raises:
+        UserError: The data are missing, or cannot be split so.
+    """
     from fedfeat.data.federated import FederatedData
     from fedfeat.data.partition.split_store import load_or_make
 
@@ -127,10 +95,103 @@ def _build_data(cfg: DictConfig, config: dict[str, Any], trainer: "LocalTrainer"
     public = (
         hydra.utils.instantiate(config["public"]["loader"], _convert_="all") if "public" in config else None
     )
-    data = FederatedData(dataset, split, transform, seed=seed, device=trainer.device(), public=public)
+    data = FederatedData(dataset, split, transform, seed=seed, device=device, public=public)
     data = data.without(federation["held_out"])
     data = data.reduced(scenario["reduced_fraction"], scenario["reduced_to"], seed)
     return data.pooled() if config["algorithm"]["pooled"] else data
+
+
+def build_client(cfg: DictConfig) -> "partial[ClientModule]":
+    """Give what makes the client half around a ``model``."""
+    optimizer = hydra.utils.instantiate(cfg.optimizer, _convert_="all")
+    return partial(hydra.utils.instantiate(cfg.algorithm.client, _convert_="all"), optimizer=optimizer)
+
+
+def trusted_packages(config: dict[str, Any]) -> tuple[str, ...]:
+    """List the packages whose records a checkpoint of the run may hold: ours, and those its method comes from."""
+    from fedfeat.tree import TRUSTED
+
+    def targets(node: Any) -> Iterator[str]:
+        if isinstance(node, dict):
+            yield from [str(node["_target_"])] if "_target_" in node else []
+            node = list(node.values())
+        for child in node if isinstance(node, list) else ():
+            yield from targets(child)
+
+    named = (target.partition(".")[0] for target in targets(config["algorithm"]))
+    return tuple(dict.fromkeys((*TRUSTED, *named)))
+
+
+def _trainer(cfg: DictConfig) -> "LocalTrainer":
+    callbacks = hydra.utils.instantiate(cfg.callbacks, _convert_="all") or {}
+    trainer: LocalTrainer = hydra.utils.instantiate(cfg.trainer, _convert_="all")
+    return replace(trainer, callbacks=tuple(callbacks.values()))
+
+
+def _executor(
+    cfg: DictConfig, config: dict[str, Any], data: "FederatedData", trainer: "LocalTrainer", run_dir: Path
+) -> "Executor":
+    from fedfeat.clients.turns import WorkerSettings
+    from fedfeat.clients.worker import Worker
+    from fedfeat.commands.networks import build_networks
+    from fedfeat.runs.data_facts import DataFacts
+
+    federation = config["federation"]
+    settings = WorkerSettings(
+        seed=config["seed"],
+        batch_size=federation["batch_size"],
+        eval_batch_size=federation["eval_batch_size"],
+        keep_optimizer=federation["opt_state"] == "keep",
+    )
+    client = build_client(cfg)
+    optimizer = client.keywords["optimizer"]
+    depth = partial(_warmed_depth, data, optimizer, trainer, settings, run_dir)
+    networks = build_networks(cfg, config, DataFacts.of(data), depth)
+    probe = hydra.utils.instantiate(cfg.diagnostics, _convert_="all") or None
+    return hydra.utils.instantiate(cfg.executor, _convert_="all")(
+        partial(Worker, data, networks, client, trainer=trainer, settings=settings, probe=probe)
+    )
+
+
+def _ready_process(trainer: "LocalTrainer", flops_per_step: float) -> None:
+    from fedfeat.clients.host import keep_freed_memory, set_threads
+
+    set_threads(trainer.num_threads, flops_per_step)
+    keep_freed_memory()
+
+
+def _experiment(
+    cfg: DictConfig,
+    config: dict[str, Any],
+    run_dir: Path,
+    parts: "tuple[Plan, Server, Executor, FederatedData]",
+) -> "Experiment":
+    from fedfeat.loggers.base import RunInfo
+    from fedfeat.rounds.experiment import Experiment
+    from fedfeat.runs.checkpoint import CheckpointFolder
+    from fedfeat.runs.client_store import ClientStore
+
+    federation = config["federation"]
+    # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
+    ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
+    plan, server, executor, data = parts
+    trusted = trusted_packages(config)
+    return Experiment(
+        info=RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"]),
+        config_sha256=rundir.config_sha256(config),
+        algorithm=config["algorithm"]["name"],
+        plan=plan,
+        server=server,
+        executor=executor,
+        data=data,
+        store=ClientStore(run_dir / "clients", ram_budget, trusted),
+        checkpoints=CheckpointFolder(run_dir / "checkpoints", trusted=trusted),
+        loggers=_loggers(cfg) if is_primary() else (),
+        is_primary=is_primary(),
+        checkpoint_every=federation["checkpoint_every"],
+        targets=federation["targets"],
+        target_metric=federation["target_metric"],
+    )
 
 
 def _warmed_depth(
@@ -149,54 +210,7 @@ def _warmed_depth(
     )
 
 
-def _networks(
-    cfg: DictConfig,
-    config: dict[str, Any],
-    data: "FederatedData",
-    choose_depth: Callable[..., "GroupSeparation"],
-) -> "Networks":
-    import torch
-
-    from fedfeat.clients.architecture_pool import PooledNetworks
-    from fedfeat.clients.networks import OneNetwork, separated
-    from fedfeat.data.affected import weak_clients
-    from fedfeat.models.network import reading
-    from fedfeat.seeding import derive_seed
-
-    builder = hydra.utils.instantiate(cfg.model, _convert_="all")
-    structure = hydra.utils.instantiate(cfg.structure, _convert_="all")
-    pool = hydra.utils.instantiate(cfg.pool, _convert_="all")
-    dataset, seed = data.dataset, config["seed"]
-    builder = reading(builder, dataset.vocabulary)
-
-    def base() -> "Network":
-        return builder(input_shape=dataset.input_shape, num_classes=dataset.num_classes)
-
-    def seeded(make: "Callable[[], Network]") -> "Network":
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(seed, "init"))
-            return make()
-
-    if pool:
-        if structure:
-            raise ConfigError.rule("pool", "be none for networks with groups (structure)", "a pool")
-        if cfg.diagnostics:
-            raise ConfigError.rule("pool", "be none for neurons to be compared (diagnostics)", "a pool")
-        shape = (dataset.input_shape, dataset.num_classes)
-        models = {name: reading(build, dataset.vocabulary) for name, build in pool.models.items()}
-        weak = weak_clients(seed, data.num_clients, config["scenario"]["weak_fraction"])
-        pool = replace(pool, models=models)
-        mixed = PooledNetworks(pool, base, seeded, *shape, data.num_clients, seed, weak)
-        _log.info("%s", mixed.describe())
-        return mixed
-    if not structure:
-        return OneNetwork(lambda: seeded(base))
-    if structure.depth == "auto":
-        structure = choose_depth(structure, lambda: seeded(base))
-    return separated(structure, base, seeded, data.class_counts, tuple(dataset.classes), seed)
-
-
-def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", personal: bool) -> "Plan":
+def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", worker: "Worker") -> "Plan":
     from fedfeat.data.affected import weak_clients
     from fedfeat.rounds.plan import Plan
     from fedfeat.rounds.sampling import cohort_size
@@ -226,12 +240,11 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", person
         evaluate_local=federation["evaluate_local"],
         final_epochs=federation["final_epochs"],
         excluded=excluded,
-        personal=personal,
+        personal=bool(worker.module.personal_keys) or worker.module.keeps_model,
+        probe=worker.probe,
+        drop_singleton=worker.drop_singleton,
+        world_size=worker.lightning.world_size,
     )
-
-
-def _with(build: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
-    return lambda **more: build(**arguments, **more)
 
 
 def _loggers(cfg: DictConfig) -> "list[RoundLogger]":

@@ -47,7 +47,8 @@ def reopen(
     for name, group in {"executor": _SERIAL, **groups}.items():
         cfg[name] = group
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    check(config)
+    # Whatever the run was composed of was accepted then.
+    check(config, own_groups=config)
     experiment = build_experiment(cfg, config, run_dir)
     experiment.server.setup(site_of(experiment.executor.worker, Meter().spend))
     folder = experiment.checkpoints

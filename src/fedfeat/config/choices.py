@@ -2,29 +2,20 @@
 
 import importlib.util
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import ChoiceSweep
 
+from fedfeat.config.search_path import CONFIGS, options, overrides
 from fedfeat.errors import ConfigError
 
-_CHECKOUT = Path(__file__).parents[3] / "configs"
-CONFIGS = _CHECKOUT if _CHECKOUT.is_dir() else Path(__file__).parents[1] / "configs"
-
-
-def options(group: str) -> list[str]:
-    """List the options of a group such as ``model`` or ``algorithm/client``; none where there is no such group."""
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+__all__ = ["CONFIGS", "check_choices", "options"]
 
 
 def check_choices(arguments: Sequence[str]) -> None:
-    """Refuse what cannot be the name of an option: numbers, true, false and null, also in a list.
+    """Refuse what cannot be the name of an option: numbers, true, false and null, and in a list unknown names too.
 
-    Hydra refuses them too, but says neither for which group nor which value. Names are left to it, for it may have
-    been given more folders than `CONFIGS`.
+    Hydra refuses them as well, but says neither for which group nor which value. Other names are left to it.
 
     Args:
         arguments: The words of the command line.
@@ -32,7 +23,7 @@ def check_choices(arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: Names the group, its options and the value.
     """
-    for override in _overrides(arguments):
+    for override in overrides(arguments):
         group = override.key_or_group
         if (
             group == "hydra/launcher"
@@ -41,10 +32,12 @@ def check_choices(arguments: Sequence[str]) -> None:
         ):
             rule = "be basic where the extra slurm is not installed (uv sync --extra slurm)"
             raise ConfigError.rule(group, rule, override.value())
-        if not override.is_delete() and options(group):
-            for choice in _choices(override.value()):
-                if choice is None or isinstance(choice, int | float):
-                    raise ConfigError.rule(group, f"be one of {', '.join(options(group))}", choice)
+        if override.is_delete() or not (known := options(group, arguments)):
+            continue
+        for choice, in_list in _choices(override.value()):
+            unknown = in_list and isinstance(choice, str) and "/" not in choice and choice not in known
+            if choice is None or isinstance(choice, int | float) or (unknown and "$" not in choice):
+                raise ConfigError.rule(group, f"be one of {', '.join(known)}", choice)
 
 
 def check_arm(arguments: Sequence[str]) -> None:
@@ -56,7 +49,7 @@ def check_arm(arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: Names both.
     """
-    chosen = {override.key_or_group: override.value() for override in _overrides(arguments)}
+    chosen = {override.key_or_group: override.value() for override in overrides(arguments)}
     arm, algorithm = chosen.get("arm", "none"), chosen.get("algorithm")
     if arm != "none" and algorithm is not None:
         raise ConfigError.rule("arm", f"be none beside algorithm={algorithm}", arm)
@@ -70,30 +63,21 @@ def with_trace(arguments: Sequence[str]) -> list[str]:
 
 def shows_trace(arguments: Sequence[str]) -> bool:
     """Whether the words of a command line, as `with_trace` gives them, ask for the stack trace of an error."""
-    chosen = {override.key_or_group: override.value() for override in _overrides(arguments)}
-    return chosen.get("trace") is True or chosen.get("debug") in options("debug")
+    chosen = {override.key_or_group: override.value() for override in overrides(arguments)}
+    return chosen.get("trace") is True or chosen.get("debug") in options("debug", arguments)
 
 
 def _has_submitit() -> bool:
     return importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is not None
 
 
-def _overrides(arguments: Sequence[str]) -> Iterator[Override]:
-    parser = OverridesParser.create()
-    for word in arguments:
-        if "=" in word and not word.startswith("-"):
-            try:
-                yield parser.parse_override(word)
-            except HydraException:
-                continue  # Hydra will say what is wrong with it.
-
-
-def _choices(value: Any) -> Iterator[Any]:
-    """Go through the single values of a choice, a list of them, or a sweep over either."""
+def _choices(value: Any, in_list: bool = False) -> Iterator[tuple[Any, bool]]:
+    """Go through the values of a choice, a list of them, or a sweep over either; with each, whether a list holds it."""
     if isinstance(value, ChoiceSweep):
-        value = value.list
-    if isinstance(value, list):
-        for item in value:
+        for item in value.list:
             yield from _choices(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _choices(item, in_list=True)
     else:
-        yield value
+        yield value, in_list

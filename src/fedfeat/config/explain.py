@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from fedfeat.config.choices import options
 from fedfeat.errors import ConfigError, UserError
 
 # Lines that Hydra and OmegaConf add for programmers.
@@ -59,7 +58,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _of_library(error: BaseException) -> str | None:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
-        known = error.options or options(group)  # Hydra gives none for an item of a list
+        # Hydra gives none for an item of a list, of which `check_choices` refuses those without a folder.
+        known = error.options
         rule = f"be one of {', '.join(known)}" if known else f"name a file of configs/{group}"
         return str(ConfigError.rule(group, rule, option))
     if isinstance(error, OverrideParseException):

@@ -1,6 +1,6 @@
 """Whether a configuration satisfies the table of rules; checked before any work and before torch is imported."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from fedfeat.config.rule_table import KEYS, REQUIRED, RULES
@@ -23,11 +23,12 @@ def check_complete(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{key} must be present, but the configuration has no such key.")
 
 
-def check(config: Mapping[str, Any]) -> None:
+def check(config: Mapping[str, Any], own_groups: Container[str] = ()) -> None:
     """Refuse a configuration that breaks a rule.
 
     Args:
         config: The resolved configuration as nested dictionaries and lists.
+        own_groups: Groups beside ours that the configuration was composed of; each may be a key at the top.
 
     Raises:
         ConfigError: The first broken rule: key, rule and value in one sentence.
@@ -40,7 +41,7 @@ def check(config: Mapping[str, Any]) -> None:
             raise ConfigError.rule(rule.key, rule.test.text, value)
     for key, text, value in _broken_pairs(config):
         raise ConfigError.rule(key, text, value)
-    _check_unread_keys(config)
+    _check_unread_keys(config, own_groups)
 
 
 def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -65,7 +66,7 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "federation.local_steps", f"be null beside federation.local_epochs ({epochs})", steps
 
 
-def _check_unread_keys(config: Mapping[str, Any]) -> None:
+def _check_unread_keys(config: Mapping[str, Any], own_groups: Container[str]) -> None:
     """Refuse ``+x`` and ``+federation.x``: no constructor receives them, so nothing else would notice."""
     sections: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [("", config, KEYS)]
     for name in ("federation", "scenario"):
@@ -73,7 +74,7 @@ def _check_unread_keys(config: Mapping[str, Any]) -> None:
         sections.append((f"{name}.", config.get(name) or {}, known))
     for prefix, keys, known in sections:
         for key in keys:
-            if key not in known:
+            if key not in known and (prefix or key not in own_groups):
                 raise ConfigError.unknown(f"{prefix}{key}", known)
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -70,19 +70,30 @@ class Experiment:
 
     def run(self, stack: ExitStack) -> dict[str, Any]:
         """Run what is left of the rounds and give the summary; ``stack`` closes the executor and the loggers."""
+        course = self.records(stack)
+        while True:
+            try:
+                next(course)
+            except StopIteration as end:
+                return end.value
+
+    def records(self, stack: ExitStack) -> Generator[RoundRecord, None, dict[str, Any]]:
+        """Run what is left of the rounds, yielding each record when it is logged and saved; returns the summary.
+
+        Args:
+            stack: Closes the executor and the loggers.
+        """
         stack.callback(self.executor.close)
-        progress, kept = self._begin()
+        progress, kept = self.begin()
         began = time.perf_counter() - kept.get("seconds", 0.0)
         resumed = progress.round_idx or None
         for logger in self.loggers:
             logger.start(replace(self.info, resumed_round=resumed))
             # An exit and no callback: only exits are told whether an exception ended the run.
             stack.push(partial(_close, logger))
-        rounds = run_rounds(
-            self.plan, self.server, self.executor, self.data, self.store, progress, self.meter
-        )
         # Processes that share a fit would stop in different rounds.
         stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1))
+        rounds = self.rounds(progress)
         for progress, record in rounds:
             self._note(kept, record)
             for logger in self.loggers:
@@ -94,9 +105,15 @@ class Experiment:
             if due and record.round_idx:
                 kept["seconds"] = time.perf_counter() - began
                 self._save(progress, kept)
+            yield record
             stopping.deliver()
         kept["seconds"] = time.perf_counter() - began
         return self._summary(progress, kept)
+
+    def rounds(self, progress: Progress) -> Iterator[tuple[Progress, RoundRecord]]:
+        """Run the rounds after ``progress``, without loggers or checkpoints (`run_rounds`)."""
+        parts = self.plan, self.server, self.executor, self.data, self.store
+        return run_rounds(*parts, progress, self.meter)
 
     def _draw_alignment(self, record: RoundRecord) -> None:
         name = f"encoding_round_{record.round_idx:04d}"
@@ -105,7 +122,12 @@ class Experiment:
         for logger in self.loggers:
             logger.picture(name, path)
 
-    def _begin(self) -> tuple[Progress, dict[str, Any]]:
+    def begin(self) -> tuple[Progress, dict[str, Any]]:
+        """Give where the run stands: its newest checkpoint, or the server's first state; and what else was kept.
+
+        Raises:
+            CheckpointError: The checkpoints are damaged, or of another configuration.
+        """
         self.server.setup(site_of(self.executor.worker, self.meter.spend))
         checkpoint = self.checkpoints.load_latest()
         if checkpoint is None:

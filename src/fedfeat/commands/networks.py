@@ -1,0 +1,81 @@
+"""From the configuration of model, structure and pool to the networks of the server and of the clients."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import hydra
+import torch
+from omegaconf import DictConfig
+
+from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks
+from fedfeat.clients.networks import OneNetwork, separated
+from fedfeat.data.affected import weak_clients
+from fedfeat.errors import ConfigError
+from fedfeat.models.grouped import GroupSeparation
+from fedfeat.models.network import Network, reading
+from fedfeat.runs.data_facts import DataFacts
+from fedfeat.seeding import derive_seed
+from fedfeat.types import Networks
+
+_log = logging.getLogger("fedfeat")
+
+
+def build_networks(
+    cfg: DictConfig,
+    config: dict[str, Any],
+    facts: DataFacts,
+    choose_depth: Callable[[GroupSeparation, Callable[[], Network]], GroupSeparation],
+) -> Networks:
+    """Build the networks of the server and of the clients.
+
+    Args:
+        cfg: The composed configuration.
+        config: The same, resolved, as plain values.
+        facts: What a network needs to know of the data.
+        choose_depth: Puts the depth into a group separation that leaves it open.
+
+    Raises:
+        ConfigError: Model, structure, pool and data do not fit each other.
+    """
+    builder = reading(hydra.utils.instantiate(cfg.model, _convert_="all"), facts.vocabulary)
+    structure = hydra.utils.instantiate(cfg.structure, _convert_="all")
+    pool = hydra.utils.instantiate(cfg.pool, _convert_="all")
+    seed = config["seed"]
+
+    def base() -> Network:
+        return builder(input_shape=facts.input_shape, num_classes=facts.num_classes)
+
+    def seeded(make: Callable[[], Network]) -> Network:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(seed, "init"))
+            return make()
+
+    if pool:
+        if structure:
+            raise ConfigError.rule("pool", "be none for networks with groups (structure)", "a pool")
+        if cfg.diagnostics:
+            raise ConfigError.rule("pool", "be none for neurons to be compared (diagnostics)", "a pool")
+        weak = weak_clients(seed, facts.num_clients, config["scenario"]["weak_fraction"])
+        return _pooled(pool, base, seeded, facts, seed, weak)
+    if not structure:
+        return OneNetwork(lambda: seeded(base))
+    if structure.depth == "auto":
+        structure = choose_depth(structure, lambda: seeded(base))
+    return separated(structure, base, seeded, facts.class_counts, facts.classes, seed)
+
+
+def _pooled(
+    pool: ArchitecturePool,
+    base: Callable[[], Network],
+    seeded: Callable[[Callable[[], Network]], Network],
+    facts: DataFacts,
+    seed: int,
+    weak: frozenset[int],
+) -> PooledNetworks:
+    models = {name: reading(build, facts.vocabulary) for name, build in pool.models.items()}
+    shape = (facts.input_shape, facts.num_classes)
+    mixed = PooledNetworks(replace(pool, models=models), base, seeded, *shape, facts.num_clients, seed, weak)
+    _log.info("%s", mixed.describe())
+    return mixed

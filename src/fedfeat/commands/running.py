@@ -1,0 +1,100 @@
+"""One run in its directory: checked, begun or gone on with, and finished."""
+
+import json
+import logging
+from collections.abc import Collection
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from fedfeat.commands.assembly import build_experiment, is_primary
+from fedfeat.config.rules import check, check_complete
+from fedfeat.errors import CheckpointError
+from fedfeat.files import atomic_write_text
+from fedfeat.runs import directory as rundir
+from fedfeat.runs.data_facts import DataFacts
+
+if TYPE_CHECKING:
+    from fedfeat.rounds.experiment import Experiment
+
+_log = logging.getLogger("fedfeat")
+OmegaConf.register_new_resolver("directory_name", rundir.directory_name, replace=True)
+
+
+def checked(cfg: DictConfig) -> dict[str, Any]:
+    """Give a composed configuration, resolved, as plain values.
+
+    Raises:
+        ConfigError: It breaks a rule.
+    """
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    check_complete(config)
+    check(config, _chosen_groups())
+    return config
+
+
+def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
+    """Run one experiment in a directory, or go on with it, and give its summary; of a finished one it is read.
+
+    Args:
+        cfg: The composed configuration without Hydra's own part.
+        run_dir: Directory of the run.
+
+    Raises:
+        UserError: The configuration, the data or the directory are refused, or a client has failed.
+    """
+    config = checked(cfg)
+    primary = is_primary()
+    logging.basicConfig(level=logging.INFO if primary else logging.WARNING, format="%(message)s")
+    rundir.check_same_config(run_dir, config)
+    if primary and config["resume"] == "never" and (run_dir / "config.yaml").exists():
+        raise CheckpointError(
+            f"hydra.run.dir must be a new directory under resume=never, but {run_dir} holds a run."
+        )
+    summary = rundir.finished_summary(run_dir)
+    if summary is not None:
+        _log.info("The run in %s is finished; nothing to do.", run_dir)
+        return summary
+    with rundir.locked(run_dir) if primary else nullcontext(), ExitStack() as stack:
+        experiment = build_experiment(cfg, config, run_dir)
+        if primary:
+            rundir.write_config(run_dir, OmegaConf.to_yaml(OmegaConf.create(config)), _hydra_files(cfg))
+            DataFacts.of(experiment.data).write(run_dir)
+        summary = experiment.run(stack)
+        if primary:
+            _finish(experiment, summary)
+    return summary
+
+
+def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:
+    from fedfeat.runs.figures import run_figures
+    from fedfeat.runs.observed import draw_observed
+
+    run_dir = experiment.info.run_dir
+    for name, path in (run_figures(run_dir, experiment.info.name) | draw_observed(run_dir)).items():
+        for logger in experiment.loggers:
+            logger.picture(name, path)
+    # Written last: its presence says that the run is finished.
+    atomic_write_text(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    for logger in experiment.loggers:
+        logger.finish(summary)
+
+
+def _chosen_groups() -> Collection[str]:
+    """List the groups of which Hydra has taken an option, also those of a user's own folders."""
+    if not HydraConfig.initialized():
+        return ()
+    choices = HydraConfig.get().runtime.choices
+    return [group for group, choice in choices.items() if choice is not None]
+
+
+def _hydra_files(cfg: DictConfig) -> dict[str, str]:
+    node = HydraConfig.get() if HydraConfig.initialized() else None
+    files = {"config.yaml": OmegaConf.to_yaml(cfg)}
+    if node is not None:
+        files["hydra.yaml"] = OmegaConf.to_yaml(OmegaConf.create({"hydra": node}))
+        files["overrides.yaml"] = OmegaConf.to_yaml(node.overrides.task)
+    return files

@@ -1,0 +1,92 @@
+"""Where options of the configuration's groups are looked for: our folder, and those of a user's own packages."""
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import entry_points
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+_CHECKOUT = Path(__file__).parents[3] / "configs"
+CONFIGS = _CHECKOUT if _CHECKOUT.is_dir() else Path(__file__).parents[1] / "configs"
+ENTRY_POINTS = "fedfeat.configs"
+"""Group of entry points by which an installed package names a package of its own that holds configurations."""
+
+
+class InstalledConfigs(SearchPathPlugin):
+    """Adds the configurations of all installed packages that declare the entry point, behind ours.
+
+    Hydra asks plugins in every application of the environment, so others are left as they are.
+    """
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Hydra hook: append to the search path."""
+        if any(part.provider == "main" and part.path == str(CONFIGS) for part in search_path.get_path()):
+            for package in installed():
+                search_path.append(provider=ENTRY_POINTS, path=f"pkg://{package}")
+
+
+def installed() -> list[str]:
+    """List the packages of configurations that are installed, by name."""
+    return sorted({point.value for point in entry_points(group=ENTRY_POINTS)})
+
+
+def options(group: str, words: Sequence[str] = ()) -> list[str]:
+    """List the options of a group such as ``model`` or ``algorithm/client``; none where there is no such group.
+
+    Args:
+        group: The group.
+        words: The words of the command line, which may name more folders.
+    """
+    found = set[str]()
+    for folder in (CONFIGS, *(_folder(f"pkg://{package}") for package in installed()), *_named(words)):
+        if folder is not None and (place := folder.joinpath(*group.split("/"))).is_dir():
+            found |= {Path(file.name).stem for file in place.iterdir() if file.name.endswith(".yaml")}
+    return sorted(found)
+
+
+def overrides(words: Sequence[str]) -> Iterator[Override]:
+    """Go through the words of a command line that set something; those that are wrong are left to Hydra."""
+    parser = OverridesParser.create()
+    for word in words:
+        if "=" in word and not word.startswith("-"):
+            try:
+                yield parser.parse_override(word)
+            except HydraException:
+                continue  # Hydra will say what is wrong with it.
+
+
+def _named(words: Sequence[str]) -> Iterator[Traversable | None]:
+    """Go through the folders of ``--config-dir`` and ``hydra.searchpath``."""
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        name, given, value = word.partition("=")
+        if name in ("--config-dir", "-cd"):
+            yield _folder(value if given else following)
+    for override in overrides(words):
+        paths = override.value() if override.key_or_group == "hydra.searchpath" else ()
+        for path in paths if isinstance(paths, list) else ():
+            yield _folder(str(path))
+
+
+def _folder(path: str) -> Traversable | None:
+    """Find a folder as Hydra names it; None where there is none, which Hydra will say."""
+    scheme, _, rest = path.rpartition("://")
+    if scheme not in ("", "file", "pkg"):
+        return None
+    if scheme != "pkg":
+        return Path(rest)
+    name, _, below = rest.replace(".", "/").partition("/")
+    try:
+        return files(name).joinpath(*below.split("/")) if below else files(name)
+    except (ImportError, TypeError):
+        return None
+
+
+# On import, for whoever composes a configuration, on the command line or from Python, imports this.
+Plugins.instance().register(InstalledConfigs)

@@ -1,0 +1,91 @@
+"""What a network needs to know of the data, kept in the run directory, so that a model can be loaded without them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedfeat.errors import CheckpointError
+from fedfeat.files import atomic_write_text
+from fedfeat.types import Vocabulary
+
+if TYPE_CHECKING:
+    from fedfeat.data.federated import FederatedData
+
+FILE = "data.json"
+
+
+@dataclass(frozen=True, eq=False)
+class DataFacts:
+    """What a network needs to know of a federation's data.
+
+    Attributes:
+        name: Name of the data set.
+        input_shape: Shape of one input as it is stored.
+        classes: Names of the classes.
+        mean: Mean of each channel, on a scale where 255 is 1.
+        std: Standard deviation of each channel, likewise.
+        permuted: Whether every client sees the pixels in an order of its own.
+        class_counts: Training examples of each client and class, int64 (K, C).
+        vocabulary: What the inputs are ids of, for text; None for others.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    permuted: bool
+    class_counts: np.ndarray
+    vocabulary: Vocabulary | None = None
+
+    @classmethod
+    def of(cls, data: "FederatedData") -> "DataFacts":
+        """Take them from the data."""
+        one = data.dataset
+        moments = tuple(one.mean), tuple(one.std)
+        shape, classes = one.input_shape, tuple(one.classes)
+        return cls(one.name, shape, classes, *moments, data.permuted, data.class_counts, one.vocabulary)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of training clients."""
+        return len(self.class_counts)
+
+    def write(self, run_dir: Path) -> None:
+        """Write them, once: a run that is started again has the same data."""
+        words = self.vocabulary
+        fields = {**vars(self), "class_counts": self.class_counts.tolist()}
+        fields["vocabulary"] = words and {"size": words.size, "vectors": words.vectors is not None}
+        if not (run_dir / FILE).exists():
+            atomic_write_text(run_dir / FILE, json.dumps(fields) + "\n")
+
+    @classmethod
+    def read(cls, run_dir: Path) -> "DataFacts | None":
+        """Read them from a run directory; None where they are not there, or not all: vectors of words are not kept.
+
+        Raises:
+            CheckpointError: The file is damaged.
+        """
+        path = run_dir / FILE
+        if not path.exists():
+            return None
+        try:
+            fields = json.loads(path.read_text())
+            words = fields.pop("vocabulary")
+            counts = np.array(fields.pop("class_counts"), dtype=np.int64)
+            plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+            if words and words["vectors"]:
+                return None
+            return cls(**plain, class_counts=counts, vocabulary=words and Vocabulary(words["size"]))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise CheckpointError(
+                f"{path} must describe the run's data, but it does not: {error}."
+            ) from error
