@@ -8,18 +8,16 @@ everything that our loop does in it: sampling, broadcast, local fits through Lig
 """
 
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from common import Recorder, build_model, count_steps, get_workload, make_data, parse_args
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
-import fedfeat.commands.assembly
-import fedfeat.rounds.loop
-from fedfeat.config.choices import CONFIGS
+import fedfeat
 from fedfeat.data import transforms
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
@@ -45,7 +43,7 @@ def overrides(w: Any, args: Any) -> list[str]:
         f"federation.num_rounds={w.rounds + 1}", "federation.eval_every=100000",
         f"optimizer.lr={w.lr}", "optimizer.momentum=0", "optimizer.weight_decay=0",
         f"trainer={'cpu_bf16' if args.bf16 else 'cpu'}", f"trainer.num_threads={args.threads}",
-        f"trainer.channels_last={bool(args.channels_last) or bool(args.bf16)}", "paths.root=.", *args.more.split(),
+        f"trainer.channels_last={bool(args.channels_last) or bool(args.bf16)}", *args.more.split(),
     ]  # fmt: skip
 
 
@@ -61,16 +59,23 @@ def federated(w: Any) -> FederatedData:
     return FederatedData(dataset, split, transforms.none())
 
 
+@dataclass(frozen=True)
+class Given:
+    """A sampler that has the clients of every round."""
+
+    schedule: Sequence[Sequence[int]]
+
+    def cohort(self, seed: int, round_idx: int, *_: Any) -> tuple[int, ...]:
+        """Give the clients of a round."""
+        return tuple(sorted(self.schedule[round_idx]))
+
+
 def build(w: Any, args: Any, folder: Path) -> Experiment:
     """Our side, as a run would build it, on the comparison's data and clients."""
-    schedule = w.schedule()
-    data = federated(w)
-    fedfeat.commands.assembly._build_data = lambda *_: data
-    fedfeat.rounds.loop.sample_cohort = lambda _seed, round_idx, *_: tuple(sorted(schedule[round_idx]))
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        cfg = compose("train", overrides(w, args))
-    cfg.paths.root = str(folder)
-    return fedfeat.commands.assembly.build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
+    places = [f"paths.root={folder}", f"hydra.run.dir={folder}"]
+    experiment = fedfeat.build([*overrides(w, args), *places], federated(w))
+    experiment.plan = replace(experiment.plan, sampler=Given(w.schedule()))
+    return experiment
 
 
 def main() -> None:
@@ -84,12 +89,11 @@ def main() -> None:
         torch.randperm = lambda n, **_: torch.arange(n)
     with tempfile.TemporaryDirectory() as folder:
         experiment = build(w, args, Path(folder))
-        start, _ = experiment._begin()
+        start, _ = experiment.begin()
         first = [p.detach().clone() for p in build_model(w).parameters()]
         assert [p.shape for p in first] == [p.shape for p in start.state.params.values()]
         state = start.state._replace(params=dict(zip(start.state.params, first, strict=True)))
-        parts = (experiment.plan, experiment.server, experiment.executor, experiment.data, experiment.store)
-        rounds = fedfeat.rounds.loop.run_rounds(*parts, start._replace(state=state))
+        rounds = experiment.rounds(start._replace(state=state))
         next(rounds)  # the initial model, evaluated
         recorder.start()
         for _ in range(w.rounds):

@@ -23,17 +23,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedfeat.commands.assembly import build_experiment
-from fedfeat.config.choices import CONFIGS
+import fedfeat
 from fedfeat.rounds.experiment import Experiment
-from fedfeat.rounds.loop import run_rounds
-from fedfeat.rounds.sampling import sample_cohort
+from fedfeat.rounds.samplers import Uniform
 
 BY_HAND = {"by hand": 1, "by hand, 2 processes": 2}
 
@@ -70,7 +67,7 @@ def overrides(w: Workload, ours: str) -> list[str]:
         "algorithm=fedavg", "federation.local_epochs=1", *w.model.split(), f"federation.num_clients={w.clients}",
         f"federation.cohort_size={w.cohort}", f"federation.batch_size={w.batch}",
         f"federation.num_rounds={w.rounds + 2}", "federation.eval_every=1000", "optimizer.momentum=0", "trainer=cpu",
-        "trainer.num_threads=1", "paths.root=.",
+        "trainer.num_threads=1",
     ]  # fmt: skip
     found = {text.partition("=")[0]: text for text in [*common, *ours.split()]}
     return list(found.values())
@@ -78,17 +75,13 @@ def overrides(w: Workload, ours: str) -> list[str]:
 
 def build(w: Workload, ours: str, folder: Path) -> Experiment:
     """Our side, as a run would build it."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        cfg = compose("train", overrides(w, ours))
-    # compose() knows no Hydra run time; the paths are this script's.
-    cfg.paths.root = str(folder)
-    return build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
+    return fedfeat.build([*overrides(w, ours), f"paths.root={folder}", f"hydra.run.dir={folder}"])
 
 
 def our_rounds(e: Experiment) -> Iterator[None]:
     """Our loop on the same workload."""
-    progress, _ = e._begin()
-    for _progress, record in run_rounds(e.plan, e.server, e.executor, e.data, e.store, progress):
+    progress, _ = e.begin()
+    for _progress, record in e.rounds(progress):
         if record.round_idx:
             yield
 
@@ -112,7 +105,8 @@ class HandWritten:
         """Do one process's clients of a round and leave their part of the mean."""
         w, optimizer = self.w, torch.optim.SGD(self.params, lr=0.01)
         torch._foreach_zero_(self.means[rank])
-        for client in sample_cohort(0, round_idx, w.clients, w.cohort)[rank :: self.processes]:
+        cohort = Uniform().cohort(0, round_idx, range(w.clients), w.cohort, np.ones(w.clients))
+        for client in cohort[rank :: self.processes]:
             with torch.no_grad():
                 torch._foreach_copy_(self.params, self.server)
             order = torch.randperm(w.samples) + client * w.samples

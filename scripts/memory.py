@@ -27,23 +27,24 @@ BUDGET_MB, LARGE_BUDGET_MB = 8, 64
 
 _CHILD = """
 import resource, sys
-from pathlib import Path
-from fedfeat.rounds import loop as federation
-from fedfeat.train import main
-every = int(sys.argv.pop())
-one_round = federation._Loop.one_round
-def watched(self, progress):
-    result = one_round(self, progress)
-    if result[0].round_idx % every == 0:
-        with open("/proc/self/statm") as file:
-            resident = int(file.read().split()[1]) * resource.getpagesize() / 2**20
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        files = [path.stat().st_size for path in Path(self.store._directory).glob("*.safetensors")]
-        held, disk = self.store.num_bytes / 2**20, sum(files) / 2**20
-        print("@", result[0].round_idx, resident, peak, len(self.store), held, disk, len(files), flush=True)
-    return result
-federation._Loop.one_round = watched
-main()
+from contextlib import ExitStack
+import fedfeat
+from fedfeat.loggers.base import RoundLogger
+*overrides, every = sys.argv[1:]
+experiment = fedfeat.build(overrides)
+store, clients = experiment.store, experiment.info.run_dir / "clients"
+class Watcher(RoundLogger):
+    def log(self, record):
+        if record.round_idx and record.round_idx % int(every) == 0:
+            with open("/proc/self/statm") as file:
+                resident = int(file.read().split()[1]) * resource.getpagesize() / 2**20
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            files = [path.stat().st_size for path in clients.glob("*.safetensors")]
+            held, disk = store.num_bytes / 2**20, sum(files) / 2**20
+            print("@", record.round_idx, resident, peak, len(store), held, disk, len(files), flush=True)
+experiment.loggers = [*experiment.loggers, Watcher()]
+with ExitStack() as stack:
+    experiment.run(stack)
 """
 
 

@@ -53,9 +53,9 @@ def depth_by_warmup(
         settings: Of local fits.
         run_dir: The run directory.
     """
-    path = run_dir / FILE
-    if path.exists():
-        return int(json.loads(path.read_text())["depth"])
+    stored = stored_depth(run_dir)
+    if stored is not None:
+        return stored
     client = partial(ClientModule, optimizer=optimizer)
     worker = Worker(data.pooled(), OneNetwork(build), client, trainer, settings, AlignmentProbe())
     steps = spec.warmup_epochs * worker.steps_per_epoch(0)
@@ -85,8 +85,14 @@ def depth_by_warmup(
         "threshold": threshold,
         "reason": reason,
     }
-    atomic_write_text(path, json.dumps(found, indent=2) + "\n")
+    atomic_write_text(run_dir / FILE, json.dumps(found, indent=2) + "\n")
     return depth
+
+
+def stored_depth(run_dir: Path) -> int | None:
+    """Read the depth that a run has chosen, or None."""
+    path = run_dir / FILE
+    return int(json.loads(path.read_text())["depth"]) if path.exists() else None
 
 
 def _tv_of_layers(worker: Worker, unit: str) -> tuple[list[str], list[float]]:

@@ -36,19 +36,10 @@ def reopen(
     Raises:
         CheckpointError: There is no run or no such checkpoint.
     """
-    path = run_dir / "config.yaml"
-    if not path.exists():
-        raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
     from fedfeat.rounds.site import site_of
     from fedfeat.rounds.tally import Meter
 
-    cfg = OmegaConf.load(path)
-    assert isinstance(cfg, DictConfig)
-    for name, group in {"executor": _SERIAL, **groups}.items():
-        cfg[name] = group
-    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    # Whatever the run was composed of was accepted then.
-    check(config, own_groups=config)
+    cfg, config = read_config(run_dir, executor=_SERIAL, **groups)
     experiment = build_experiment(cfg, config, run_dir)
     experiment.server.setup(site_of(experiment.executor.worker, Meter().spend))
     folder = experiment.checkpoints
@@ -56,6 +47,30 @@ def reopen(
     if checkpoint is None:
         raise CheckpointError(f"DIR must hold a checkpoint, but {run_dir} has none.")
     return experiment, checkpoint
+
+
+def read_config(run_dir: Path, **groups: dict[str, Any]) -> tuple[DictConfig, dict[str, Any]]:
+    """Read the configuration of a run, as Hydra's and as plain values.
+
+    Args:
+        run_dir: Directory of the run.
+        groups: Groups of the configuration to replace.
+
+    Raises:
+        CheckpointError: There is no run.
+        ConfigError: The configuration breaks a rule.
+    """
+    path = run_dir / "config.yaml"
+    if not path.exists():
+        raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
+    cfg = OmegaConf.load(path)
+    assert isinstance(cfg, DictConfig)
+    for name, group in groups.items():
+        cfg[name] = group
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    # Whatever the run was composed of was accepted then.
+    check(config, own_groups=config)
+    return cfg, config
 
 
 @contextmanager

@@ -1,0 +1,236 @@
+"""A run read back from its directory: its configuration, its numbers, and its models, ready to predict."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, cast
+
+import hydra
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfeat.client import ClientModule
+from fedfeat.clients.local_trainer import LocalTrainer
+from fedfeat.clients.worker import become
+from fedfeat.commands.assembly import build_client, build_data, trusted_packages
+from fedfeat.commands.auto_depth import stored_depth
+from fedfeat.commands.networks import build_networks
+from fedfeat.commands.reopen import read_config
+from fedfeat.config.arguments import check_targets
+from fedfeat.data.federated import FederatedData
+from fedfeat.data.partition.parts import pixel_permutation
+from fedfeat.data.pipeline import InputPipeline
+from fedfeat.errors import CheckpointError
+from fedfeat.models.grouped import GroupSeparation
+from fedfeat.rounds.tally import Meter
+from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
+from fedfeat.runs.client_store import ClientStore
+from fedfeat.runs.data_facts import DataFacts
+from fedfeat.runs.directory import finished_summary
+from fedfeat.runs.figures import Columns, read_metrics
+from fedfeat.seeding import derive_seed
+from fedfeat.server import Server
+from fedfeat.types import Networks, Site, Source, Task
+
+
+def load(run_dir: str | Path, device: str | torch.device = "cpu") -> "LoadedRun":
+    """Open the directory of a run, finished or not. Nothing is trained, and the directory stays as it is.
+
+    The data set is not needed, for the run directory says what a network has to know of it; but for runs older than
+    ``data.json`` and for texts whose words have fixed vectors, the data set is loaded as the run did.
+
+    Args:
+        run_dir: Directory of the run.
+        device: Where its models are.
+
+    Raises:
+        CheckpointError: There is no run.
+    """
+    return LoadedRun(Path(run_dir), torch.device(device))
+
+
+class Model:
+    """A network of a run in eval mode.
+
+    Attributes:
+        module: The client half around it; ``module.model`` is the network.
+        classes: Names of the classes; their order gives the ids.
+    """
+
+    def __init__(
+        self,
+        module: ClientModule,
+        classes: tuple[str, ...],
+        logits: Callable[[Tensor], Tensor],
+        read: Callable[[Tensor], Tensor],
+        trainer: LocalTrainer,
+        batch_size: int,
+    ) -> None:
+        self.module, self.classes = module.eval(), classes
+        self._logits, self._read, self._trainer, self._batch_size = logits, read, trainer, batch_size
+
+    @torch.inference_mode()
+    def __call__(self, inputs: Tensor | np.ndarray) -> Tensor:
+        """Give logits (B, C), float32.
+
+        Args:
+            inputs: (B, ...) as the data set stores them (images: uint8), or as the network reads them (float).
+        """
+        device = self.module.device
+        parts = torch.as_tensor(inputs, device=device).split(self._batch_size)
+        with self._trainer.autocast(device):
+            return torch.cat([self._logits(self._read(part)).float() for part in parts])
+
+    def predict(self, inputs: Tensor | np.ndarray) -> Tensor:
+        """Give the ids (B,) of the most likely classes; ``inputs`` as for a call."""
+        return self(inputs).argmax(1)
+
+
+class LoadedRun:
+    """What a run has left in its directory, see `load`.
+
+    Attributes:
+        run_dir: Its directory.
+        config: Its resolved configuration.
+    """
+
+    def __init__(self, run_dir: Path, device: torch.device) -> None:
+        self.run_dir, self._device = run_dir, device
+        self._cfg, self.config = read_config(run_dir)
+        check_targets(self.config)
+        packages = trusted_packages(self.config)
+        self._checkpoints = CheckpointFolder(run_dir / "checkpoints", trusted=packages)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What ``summary.json`` holds; None for a run that is not finished."""
+        return finished_summary(self.run_dir)
+
+    @property
+    def metrics(self) -> Columns:
+        """``metrics.csv`` by columns, each (R,) with one value per evaluated round, NaN where it has none.
+
+        ``pandas.DataFrame(run.metrics)`` makes a table of it.
+        """
+        return read_metrics(self.run_dir / "metrics.csv")
+
+    @property
+    def clients(self) -> Columns:
+        """``clients.csv`` likewise: one value per client and evaluated round."""
+        return read_metrics(self.run_dir / "clients.csv")
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds whose checkpoints are kept, oldest first."""
+        return self._checkpoints.rounds()
+
+    def model(self, round_idx: int | None = None) -> Model:
+        """Give the server's model.
+
+        Args:
+            round_idx: Which of `rounds`; None is the newest.
+
+        Raises:
+            CheckpointError: There is no such checkpoint, or the method has no server's model.
+        """
+        payload = self._server.global_payload(self._checkpoint(round_idx).server_state)
+        if payload is None:
+            name = self.config["algorithm"]["name"]
+            raise CheckpointError(
+                f"model must be a client's (personal_model) for {name}, which has no server's."
+            )
+        module = self._module(None)
+        become(module, Task(0, 0, payload, None), module.receive)
+        return self._ready(module, module, self._pipeline.test)
+
+    def personal_model(self, client_id: int, round_idx: int | None = None) -> Model:
+        """Give a client's own model: what the server would send it, with what it keeps.
+
+        Args:
+            client_id: The client.
+            round_idx: Which of `rounds`; None is the newest.
+
+        Raises:
+            CheckpointError: There is no such checkpoint or client.
+        """
+        if not 0 <= client_id < self._facts.num_clients:
+            last = self._facts.num_clients - 1
+            raise CheckpointError(f"client_id must be from 0 to {last}, but it is {client_id!r}.")
+        checkpoint = self._checkpoint(round_idx)
+        store = ClientStore(self.run_dir / "clients", 2**62, trusted_packages(self.config))
+        store.restore(checkpoint.manifest)
+        payload = self._server.broadcast(checkpoint.server_state, client_id)
+        module = self._module(client_id)
+        become(module, Task(client_id, checkpoint.round_idx, payload, store.get(client_id)), module.recall)
+        return self._ready(module, module.predict, partial(self._as_client_sees, client_id))
+
+    def _checkpoint(self, round_idx: int | None) -> Checkpoint:
+        found = self._checkpoints.load_latest() if round_idx is None else self._checkpoints.load(round_idx)
+        if found is None:
+            raise CheckpointError(f"DIR must hold a checkpoint, but {self.run_dir} has none.")
+        return found
+
+    @cached_property
+    def _facts(self) -> DataFacts:
+        return DataFacts.read(self.run_dir) or DataFacts.of(self._data)
+
+    @cached_property
+    def _data(self) -> FederatedData:
+        return build_data(self._cfg, self.config, self._device)
+
+    @cached_property
+    def _pipeline(self) -> InputPipeline:
+        transform = self._made("data.transform")
+        return InputPipeline(self._facts.mean, self._facts.std, transform, self._device)
+
+    @cached_property
+    def _server(self) -> Server:
+        def examples(source: Source, size: int, round_idx: int) -> tuple[Tensor, Tensor]:
+            return self._data.shared_examples(source, size, self.config["seed"], round_idx)
+
+        server: Server = self._made("algorithm.server")
+        autocast = partial(self._trainer.autocast, self._device)
+        read = self._pipeline.test
+        server.setup(Site(self._networks, read, self._device, autocast, Meter().spend, examples))
+        return server
+
+    @cached_property
+    def _trainer(self) -> LocalTrainer:
+        return self._made("trainer")
+
+    @cached_property
+    def _networks(self) -> Networks:
+        def depth(structure: GroupSeparation, _: Any) -> GroupSeparation:
+            return replace(structure, depth=cast(int, stored_depth(self.run_dir)))
+
+        return build_networks(self._cfg, self.config, self._facts, depth)
+
+    def _made(self, key: str) -> Any:
+        node: Any = self._cfg
+        for part in key.split("."):
+            node = node[part]
+        return hydra.utils.instantiate(node, _convert_="all")
+
+    def _module(self, client_id: int | None) -> ClientModule:
+        network = self._networks.build(None if client_id is None else self._networks.key(client_id))
+        with torch.random.fork_rng(devices=[]):
+            # As in the run: what a method adds to the network may never have been trained.
+            torch.manual_seed(derive_seed(self.config["seed"], "method init"))
+            module = build_client(self._cfg)(model=network, channels_last=self._trainer.channels_last)
+        module.plain = self._pipeline.test
+        return module
+
+    def _ready(
+        self, module: ClientModule, logits: Callable[[Tensor], Tensor], read: Callable[[Tensor], Tensor]
+    ) -> Model:
+        size = self.config["federation"]["eval_batch_size"]
+        return Model(module.to(self._device), self._facts.classes, logits, read, self._trainer, size)
+
+    def _as_client_sees(self, client_id: int, inputs: Tensor) -> Tensor:
+        x = self._pipeline.test(inputs)
+        if not self._facts.permuted or inputs.dtype != torch.uint8:
+            return x
+        order = pixel_permutation(self.config["seed"], client_id, x[0, 0].numel())
+        return x.flatten(2)[:, :, torch.from_numpy(order).to(x.device)].view_as(x)
