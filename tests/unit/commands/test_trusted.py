@@ -1,0 +1,58 @@
+"""Whose records a checkpoint may hold: those of the packages that the run's method comes from."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from fedfeat.commands.assembly import trusted_packages
+from fedfeat.errors import CheckpointError
+from fedfeat.tree import flatten, unflatten
+
+
+class State(NamedTuple):
+    """A record of a package that is not fedfeat's."""
+
+    weights: torch.Tensor
+
+
+def config(**algorithm):
+    return {"algorithm": {"name": "x", "pooled": False, **algorithm}}
+
+
+def test_packages_are_those_of_the_targets_of_both_halves():
+    client = {
+        "_target_": "hers.method.Client",
+        "_partial_": True,
+        "halves": [{"_target_": "third.Half"}, "text"],
+    }
+    server = {
+        "_target_": "fedfeat.algorithms.fedma.FedMAServer",
+        "average": {"_target_": "other.deep.Server"},
+    }
+    assert set(trusted_packages(config(client=client, server=server))) == {
+        "fedfeat",
+        "hers",
+        "third",
+        "other",
+    }
+    own = {"_target_": "fedfeat.client.ClientModule"}
+    assert trusted_packages(config(client=own, server=own)) == ("fedfeat",)
+
+
+def test_targets_of_other_groups_are_not_trusted():
+    found = trusted_packages(
+        {"data": {"loader": {"_target_": "evil.load"}}, **config(client={"_target_": "a.B"})}
+    )
+    assert found == ("fedfeat", "a")
+
+
+def test_records_of_these_packages_alone_come_back():
+    skeleton, named = flatten({"state": State(torch.ones(2))})
+    client = {"_target_": f"{__name__}.Client"}
+    found = unflatten(skeleton, named, trusted_packages(config(client=client)))
+    assert type(found["state"]) is State
+    with pytest.raises(
+        CheckpointError, match=rf"^The class {__name__}:State must come from fedfeat or a to be read back"
+    ):
+        unflatten(skeleton, named, trusted_packages(config(client={"_target_": "a.B"})))
