@@ -116,7 +116,7 @@ def test_the_start_is_the_servers_model_on_that_client(method, run):
     model = experiment.executor.worker.module.model
     model.load_state_dict(payload.params, strict=method == "fedavg")
     if method == "fedfusion":
-        model.fusion.frozen.load_state_dict(model.encoder.state_dict())
+        model.fusion.frozen.fill(model.encoder)
     dataset, whole = experiment.data.dataset, experiment.data.whole
     chosen = whole.test_indices(HELD_OUT)
     assert 0 < len(chosen) < whole.num_test  # the classes that it holds
@@ -156,7 +156,7 @@ def test_the_global_extractor_stays_the_received_one(run, monkeypatch):
         receive(self, payload, memory)
 
     def watched_step(self, batch, batch_idx):
-        frozen.append(copied(self.fusion.frozen.state_dict()))
+        frozen.append(copied(self.fusion.frozen.network.state_dict()))
         moved.append(copied(self.model.encoder.state_dict()))
         return training_step(self, batch, batch_idx)
 
@@ -253,7 +253,7 @@ def test_every_method_has_something_to_join(method, overrides, run):
     experiment, checkpoint = reopen(path)
     model = experiment.executor.worker.module.model
     initial = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    payload = new_client.joining_payload(experiment.server, checkpoint.server_state)
+    payload = experiment.server.newcomer_payload(checkpoint.server_state)
     assert payload.params.keys() == set(experiment.executor.worker.module.shared_keys)
     experiment.executor.worker.module.receive(payload, None)
     for key, tensor in model.state_dict().items():
@@ -307,7 +307,7 @@ def test_every_method_gives_its_own_payload(algorithm, has_params, run):
     # A pass of FedMA over the four layers.
     more = ("federation.num_rounds=4",) if algorithm == "fedma" else ()
     experiment, checkpoint = reopen(run(algorithm, *more))
-    payload = new_client.joining_payload(experiment.server, checkpoint.server_state)
+    payload = experiment.server.newcomer_payload(checkpoint.server_state)
     assert type(payload) is experiment.server.payload_type
     assert bool(payload.params) == has_params
     assert "head.fc2.linear.weight" not in payload.params or algorithm != "fedrep"
