@@ -8,14 +8,15 @@ from fedfeat.commands import report
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "logs" / "sweeps" / "demo"
 OUT = ROOT / "logs" / "demo"
+SETTINGS = ("experiment=digits_10x3", "trainer=cpu")
 ALGORITHMS = ("fed2", "fedavg", "fedprox", "local", "centralized")
 
 
 def main() -> None:
     """Run the methods (finished runs are skipped), then report on them."""
-    common = ["experiment=digits_10x3", "trainer=cpu", f"paths.root={ROOT}"]
     for algorithm in ALGORITHMS:
-        fedfeat.run([*common, f"algorithm={algorithm}", f"hydra.run.dir={RUNS / algorithm}"])
+        places = (f"paths.root={ROOT}", f"hydra.run.dir={RUNS / algorithm}")
+        fedfeat.run([*SETTINGS, f"algorithm={algorithm}", *places])
     report.main([str(RUNS), "--out", str(OUT)])
     print(f"\nCurves: {OUT / 'curves_round.png'}\nRuns:   {RUNS}")
 

@@ -16,9 +16,10 @@ rest is the price of the kernels. A batch of 10 and one of 256 use a processor u
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import torch
 from fusion_speed import CLOCKS
 from timing import (
@@ -38,6 +39,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedfeat.algorithms.fedhenn import AlignedWeights, FedHeNNClient
 from fedfeat.clients.host import keep_freed_memory
+from fedfeat.features.alignment import PART
 from fedfeat.features.cka import Target, cka
 from fedfeat.features.kernels import Kernel, KernelName, kernel_of
 from fedfeat.models.cnn import fedrep_cnn10
@@ -45,7 +47,7 @@ from fedfeat.models.flops import training_flops
 from fedfeat.models.hetero import hetero_cnn
 from fedfeat.models.lstm import sent140_lstm
 from fedfeat.models.network import Network
-from fedfeat.types import Vocabulary
+from fedfeat.types import Turn, Vocabulary
 
 RAD_BATCH = 256
 """algorithm.client.rad_batch."""
@@ -82,15 +84,25 @@ CASES = {
 TARGETS = ("factors", "matrix", "rbf")
 
 
-class PassesAlone(FedHeNNClient):
-    """The passes of the term without its kernels."""
+@dataclass
+class PassesAlone:
+    """The passes of the term without its kernels, in the place of `features.alignment.AlignmentTerm`."""
 
-    def distance(self) -> Tensor:
-        """Sum up representations of as many inputs."""
-        inputs = self._inputs
-        if self._draws:
-            inputs = inputs[torch.randperm(len(inputs))[: self.rad_batch].to(inputs.device)]
-        return self._represented(inputs).sum()
+    batch: int | None
+    inputs: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def begin(self) -> None:
+        """Start a fit."""
+
+    def fix(self, inputs: Tensor, target: Kernel | None, represent: Callable[[Tensor], Tensor]) -> None:
+        """Set the inputs of a fit."""
+        self.inputs = inputs
+
+    def distance(self, represent: Callable[[Tensor], Tensor]) -> Tensor:
+        """Sum up representations of as many inputs, in the same parts."""
+        rows = torch.randperm(len(self.inputs))[: self.batch].to(self.inputs.device)
+        inputs = self.inputs if len(rows) == len(self.inputs) else self.inputs[rows]
+        return torch.cat([represent(part) for part in inputs.split(PART)]).sum()
 
 
 @dataclass(frozen=True)
@@ -122,10 +134,9 @@ class Arm:
 
     def step(self, case: Case, setting: Setting, network: Network, shared: Tensor) -> Step:
         """Build the training step."""
-        build = FedHeNNClient if self.target or not self.rad else PassesAlone
         sgd = partial(torch.optim.SGD, lr=0.01, momentum=0.5)
         last = setting.layout == "channels_last"
-        module = build(
+        module = FedHeNNClient(
             model=copy_to(setting, network),
             optimizer=sgd,
             kernel=self.kernel,
@@ -133,19 +144,22 @@ class Arm:
             channels_last=last,
         )
         module.plain = _as_they_are
+        if self.rad and not self.target:
+            module.term = PassesAlone(self.rad_batch)
         inputs, target = None, None
         if self.rad:
             inputs = shared[: self.rad].to(setting.device)
             with torch.no_grad():
-                target = self.target_kernel(module._represented(inputs))
-        module.receive(AlignedWeights({}, inputs, target, eta=0.01), None)
+                target = self.target_kernel(module.represent(inputs))
+        counts = np.ones(network.num_classes, dtype=np.int64)
+        sent = AlignedWeights({}, inputs, target, eta=0.01)
+        turn = Turn(0, 0, sent, None, 1, module.base_lr, setting.device, counts, lambda size: iter(()))
+        module.ready(turn)
+        module.begin_turn(turn)
         setting.forward(module.prepare, torch.empty(0))
         optimizer = module.configure_optimizers()
-        batch = (
-            setting.place(case.inputs(case.batch, network)),
-            setting.place(torch.arange(case.batch) % network.num_classes),
-        )
-
+        labels = torch.arange(case.batch) % network.num_classes
+        batch = setting.place(case.inputs(case.batch, network)), setting.place(labels)
         count = 1 if self.rad else PLAIN_STEPS
 
         def work() -> None:

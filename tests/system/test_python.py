@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import hydra
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hydra import initialize_config_dir
@@ -113,9 +112,9 @@ def test_a_run_that_is_left_goes_on_and_a_finished_one_stays(small, root):
     ("word", "sentence"),
     [
         ("seed=-1", "seed must be an integer of at least 0, but it is -1."),
-        ("optimizer=3", "optimizer must be one of adam, adamw, "),
-        ("model=nothing", "model must be one of digits_cnn, "),
-        ("logger=[csv,nothing]", "logger must be one of all, console, "),
+        ("optimizer=3", "optimizer must be one of "),
+        ("model=nothing", "model must be one of "),
+        ("logger=[csv,nothing]", "logger must be one of all, "),
         ("+x=1", "x must be a known key, but there is none of that name; "),
         ("model.hiden=3", "model.hiden must be a known key, but there is none of that name; "),
         ("seed=???", "seed must be set, but it is '???'."),
@@ -160,7 +159,7 @@ def test_what_a_run_has_written_is_read(run):
         table = list(csv.DictReader(file))
     assert found.metrics["global/acc"].tolist() == [float(row["global/acc"]) for row in table]
     assert found.metrics["round"].tolist() == [0, 1, 2]
-    assert pd.DataFrame(found.metrics).shape == (3, len(table[0]))
+    assert found.metrics.shape == (3, len(table[0]))
     assert found.clients["client_id"].tolist() == [0, 1, 2, 3] * 3
     found.model(), found.personal_model(0)
     assert digest(path) == before
@@ -198,7 +197,7 @@ def test_models_score_as_in_the_run_and_need_no_data(method, run, monkeypatch):
     data = reopen(path)[0].data
     monkeypatch.setattr("fedfeat.data.digits.digits", None)
     found = fedfeat.load(path)
-    last = {name: values[-1] for name, values in found.metrics.items()}
+    last = found.metrics.iloc[-1]
     if "global/acc" in last:
         assert accuracy(found.model(), data) == pytest.approx(last["global/acc"], abs=1e-9)
     else:

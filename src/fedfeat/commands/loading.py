@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import hydra
 import numpy as np
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
-from fedfeat.clients.worker import become
+from fedfeat.clients.modules import make_module
+from fedfeat.clients.turns import become
 from fedfeat.commands.assembly import build_client, build_data, trusted_packages
 from fedfeat.commands.auto_depth import stored_depth
 from fedfeat.commands.networks import build_networks
@@ -29,10 +30,12 @@ from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.data_facts import DataFacts
 from fedfeat.runs.directory import finished_summary
-from fedfeat.runs.figures import Columns, read_metrics
-from fedfeat.seeding import derive_seed
+from fedfeat.runs.figures import read_metrics
 from fedfeat.server import Server
 from fedfeat.types import Networks, Site, Source, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def load(run_dir: str | Path, device: str | torch.device = "cpu") -> "LoadedRun":
@@ -109,16 +112,13 @@ class LoadedRun:
         return finished_summary(self.run_dir)
 
     @property
-    def metrics(self) -> Columns:
-        """``metrics.csv`` by columns, each (R,) with one value per evaluated round, NaN where it has none.
-
-        ``pandas.DataFrame(run.metrics)`` makes a table of it.
-        """
+    def metrics(self) -> "pd.DataFrame":
+        """``metrics.csv``: one row per evaluated round, NaN where a metric has no value."""
         return read_metrics(self.run_dir / "metrics.csv")
 
     @property
-    def clients(self) -> Columns:
-        """``clients.csv`` likewise: one value per client and evaluated round."""
+    def clients(self) -> "pd.DataFrame":
+        """``clients.csv``: one row per client and evaluated round."""
         return read_metrics(self.run_dir / "clients.csv")
 
     @property
@@ -198,7 +198,8 @@ class LoadedRun:
 
     @cached_property
     def _trainer(self) -> LocalTrainer:
-        return self._made("trainer")
+        # Compiling takes longer than what is asked of a model here.
+        return replace(self._made("trainer"), compile=False)
 
     @cached_property
     def _networks(self) -> Networks:
@@ -214,11 +215,9 @@ class LoadedRun:
         return hydra.utils.instantiate(node, _convert_="all")
 
     def _module(self, client_id: int | None) -> ClientModule:
-        network = self._networks.build(None if client_id is None else self._networks.key(client_id))
-        with torch.random.fork_rng(devices=[]):
-            # As in the run: what a method adds to the network may never have been trained.
-            torch.manual_seed(derive_seed(self.config["seed"], "method init"))
-            module = build_client(self._cfg)(model=network, channels_last=self._trainer.channels_last)
+        networks, build, seed = self._networks, build_client(self._cfg), self.config["seed"]
+        key = None if client_id is None else networks.key(client_id)
+        module = make_module(build, networks, key, self._trainer, seed)
         module.plain = self._pipeline.test
         return module
 
