@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -107,21 +107,6 @@ def build_client(cfg: DictConfig) -> "partial[ClientModule]":
     return partial(hydra.utils.instantiate(cfg.algorithm.client, _convert_="all"), optimizer=optimizer)
 
 
-def trusted_packages(config: dict[str, Any]) -> tuple[str, ...]:
-    """List the packages whose records a checkpoint of the run may hold: ours, and those its method comes from."""
-    from fedfeat.tree import TRUSTED
-
-    def targets(node: Any) -> Iterator[str]:
-        if isinstance(node, dict):
-            yield from [str(node["_target_"])] if "_target_" in node else []
-            node = list(node.values())
-        for child in node if isinstance(node, list) else ():
-            yield from targets(child)
-
-    named = (target.partition(".")[0] for target in targets(config["algorithm"]))
-    return tuple(dict.fromkeys((*TRUSTED, *named)))
-
-
 def _trainer(cfg: DictConfig) -> "LocalTrainer":
     callbacks = hydra.utils.instantiate(cfg.callbacks, _convert_="all") or {}
     trainer: LocalTrainer = hydra.utils.instantiate(cfg.trainer, _convert_="all")
@@ -168,7 +153,7 @@ def _experiment(
 ) -> "Experiment":
     from fedfeat.loggers.base import RunInfo
     from fedfeat.rounds.experiment import Experiment
-    from fedfeat.runs.checkpoint import CheckpointFolder
+    from fedfeat.runs.checkpoint import CheckpointFolder, trusted_packages
     from fedfeat.runs.client_store import ClientStore
 
     federation = config["federation"]

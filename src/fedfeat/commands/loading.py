@@ -15,7 +15,7 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.modules import make_module
 from fedfeat.clients.turns import become
-from fedfeat.commands.assembly import build_client, build_data, trusted_packages
+from fedfeat.commands.assembly import build_client, build_data
 from fedfeat.commands.auto_depth import stored_depth
 from fedfeat.commands.networks import build_networks
 from fedfeat.commands.reopen import read_config
@@ -26,7 +26,7 @@ from fedfeat.data.pipeline import InputPipeline
 from fedfeat.errors import CheckpointError
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.rounds.tally import Meter
-from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
+from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder, trusted_packages
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.data_facts import DataFacts
 from fedfeat.runs.directory import finished_summary

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,6 +182,24 @@ class CheckpointFolder:
                     self._file(round_idx, kind).unlink()
         for path in self.directory.glob(".*.tmp"):
             path.unlink()
+
+
+def trusted_packages(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the packages whose records a run's checkpoints may hold: ours, and those its method comes from.
+
+    Args:
+        config: The configuration that the user has given, resolved.
+    """
+    named = (target.partition(".")[0] for target in _targets(config["algorithm"]))
+    return tuple(dict.fromkeys((*TRUSTED, *named)))
+
+
+def _targets(node: Any) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        yield from [str(node["_target_"])] if "_target_" in node else []
+        node = list(node.values())
+    for child in node if isinstance(node, list) else ():
+        yield from _targets(child)
 
 
 def _digest(body: dict[str, Any]) -> str:

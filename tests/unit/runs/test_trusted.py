@@ -5,8 +5,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from fedfeat.commands.assembly import trusted_packages
 from fedfeat.errors import CheckpointError
+from fedfeat.runs.checkpoint import trusted_packages
 from fedfeat.tree import flatten, unflatten
 
 
