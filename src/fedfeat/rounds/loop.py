@@ -19,7 +19,7 @@ from fedfeat.rounds.evaluation import (
     turn_metrics,
 )
 from fedfeat.rounds.plan import Plan
-from fedfeat.rounds.sampling import sample_stragglers, straggler_steps
+from fedfeat.rounds.sampling import sample_stragglers
 from fedfeat.rounds.tally import COUNTERS, Meter, Tally
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.server import Server
@@ -150,7 +150,9 @@ class _Loop:
         plan = self.plan
         stragglers = sample_stragglers(plan.seed, round_idx, cohort, plan.straggler_fraction)
         evaluate = plan.evaluate_local and plan.evaluates(round_idx + 1)
-        num_steps = {k: self._num_steps(round_idx, k, k in stragglers) for k in cohort}
+        num_steps = {
+            k: plan.turn_steps(round_idx, k, self.data.num_examples(k), k in stragglers) for k in cohort
+        }
         probe = plan.probes(round_idx + 1)
         bytes_of = ByteCounter()
 
@@ -167,17 +169,6 @@ class _Loop:
             sent(left_out)
         costs = {k: float(steps) for k, steps in num_steps.items() if steps}
         return Turns(list(costs), make, list(costs.values()))
-
-    def _num_steps(self, round_idx: int, client_id: int, straggles: bool) -> int:
-        """Give the optimizer steps of a client's turn; 0 for a straggler that is left out."""
-        plan, num_examples = self.plan, self.data.num_examples(client_id)
-        num_steps = plan.full_steps(num_examples)
-        if not straggles:
-            return num_steps
-        if plan.drop_stragglers:
-            return 0
-        per_epoch = plan.steps_per_epoch(num_examples)
-        return straggler_steps(plan.seed, round_idx, client_id, num_steps, per_epoch)
 
     def _updates(self, round_idx: int, waiting: Turns, tally: Tally) -> Iterator[Update]:
         results = self.executor.map("fit", waiting)

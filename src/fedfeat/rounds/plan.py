@@ -9,6 +9,7 @@ from fedfeat.data.batches import cut
 from fedfeat.data.federated import FederatedData
 from fedfeat.features.diagnostics import AlignmentProbe
 from fedfeat.rounds.samplers import Sampler, Uniform
+from fedfeat.rounds.sampling import straggler_steps
 from fedfeat.types import Kept, Setting, Task
 
 
@@ -119,6 +120,22 @@ class Plan:
         if self.local_steps is not None:
             return self.local_steps
         return max(round((self.local_epochs or 1) * self.steps_per_epoch(num_examples)), 1)
+
+    def turn_steps(self, round_idx: int, client_id: int, num_examples: int, straggles: bool) -> int:
+        """Optimizer steps of a client's turn; 0 for a straggler that is left out.
+
+        Args:
+            round_idx: The round, from 0.
+            client_id: The client.
+            num_examples: Its training examples.
+            straggles: Whether it finishes only part of its work.
+        """
+        num_steps = self.full_steps(num_examples)
+        if not straggles:
+            return num_steps
+        if self.drop_stragglers:
+            return 0
+        return straggler_steps(self.seed, round_idx, client_id, num_steps, self.steps_per_epoch(num_examples))
 
     def final_steps(self, num_examples: int) -> int:
         """Optimizer steps of a client's fit after the last round."""
