@@ -22,7 +22,7 @@ from fedfeat.data.partition.parts import (
 )
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import ClientPixels
-from fedfeat.data.unlabelled import draw_unlabelled
+from fedfeat.data.unlabelled import check_public, draw_unlabelled
 from fedfeat.seeding import derive_seed
 from fedfeat.types import Source, Survey
 
@@ -60,7 +60,7 @@ class FederatedData:
         self._train, self._test = dataset.train.to(self.device), dataset.test.to(self.device)
         self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device)
         self._pixels = ClientPixels(dataset, split, seed, self.device) if split.permuted else None
-        self._public = public.train.to(self.device) if public else None
+        self._public = check_public(public, dataset).train.to(self.device) if public else None
         self._whole: FederatedData | None = None
 
     @property
