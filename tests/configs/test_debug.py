@@ -75,6 +75,8 @@ def test_what_helps_to_look_does_not_tell_experiments_apart():
     for more in (["trainer.limit_train_batches=2"], ["callbacks=early_stopping"], ["scenario=stragglers"]):
         assert config_sha256(composed(*more)) != config_sha256(plain)
     assert "scenario" in experiment_config(plain)
+    public = [composed("data@public=mnist", f"public.root=/{place}", f"data.root=/{place}") for place in "ab"]
+    assert config_sha256(public[0]) == config_sha256(public[1]) != config_sha256(plain)
 
 
 def test_scenarios_are_each_about_one_thing():

@@ -146,4 +146,4 @@ def test_mini_reaches_every_loader():
     part = instantiate(loader)
     assert (len(part.train), len(part.test)) == (1438, 30)
     for path in (CONFIGS / "data").glob("*.yaml"):
-        assert {"num_train", "num_test"} <= set(OmegaConf.load(path).loader), path.stem
+        assert {"num_train", "num_test"} <= set(composed(f"data={path.stem}").data.loader), path.stem

@@ -45,8 +45,9 @@ def experiment_config(config: Mapping[str, Any]) -> dict[str, Any]:
     kept["federation"] = {
         k: v for k, v in federation.items() if k not in ("checkpoint_every", "ram_budget_mb")
     }
-    kept["data"] = _without(kept.get("data", {}), _NEUTRAL_DATA)
-    kept["trainer"] = _without(kept.get("trainer", {}), _NEUTRAL_TRAINER)
+    for name, keys in (("data", _NEUTRAL_DATA), ("public", _NEUTRAL_DATA), ("trainer", _NEUTRAL_TRAINER)):
+        if name in kept:
+            kept[name] = _without(kept[name], keys)
     return kept
 
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -12,11 +13,19 @@ CONFIGS = Path(__file__).parents[3] / "configs" / "data"
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_data_files_share_one_layout(path):
-    config = OmegaConf.load(path)
-    assert config.name == path.stem
-    transform = config.defaults[0].transform
-    assert (CONFIGS / "transform" / f"{transform}.yaml").is_file()
-    assert set(config) == {"defaults", "name", "root", "loader"}
+    with initialize_config_dir(str(CONFIGS.parent), version_base="1.3"):
+        cfg = compose("train", [f"data={path.stem}", f"data@public={path.stem}", "paths.root=here"])
+    for section in (cfg.data, cfg.public):
+        assert section.name == path.stem
+        assert set(section) == {"transform", "name", "root", "loader"}
+    # Each section is about its own data set, wherever it stands.
+    cfg.public.root, cfg.public.name = "there", "another"
+    found, public = (
+        OmegaConf.to_container(section.loader, resolve=True) for section in (cfg.data, cfg.public)
+    )
+    assert found.get("root") != "there"
+    assert public.get("root", "there") == "there"
+    assert public.get("name", "another") == "another"
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "transform").glob("*.yaml")), ids=lambda path: path.stem)
