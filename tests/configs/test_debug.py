@@ -38,7 +38,8 @@ def test_limited_clients_have_a_twentieth_of_their_examples(cli, tmp_path):
 
 
 def test_few_examples_are_learnt_by_heart(cli, tmp_path):
-    outcome = cli("debug=overfit", *RUN[:-1], "federation.num_rounds=2", "optimizer.lr=0.1")
+    few = ("federation.num_rounds=2", "federation.num_clients=3", "partition=iid")
+    outcome = cli("debug=overfit", *RUN[:-1], *few, "optimizer.lr=0.1")
     assert outcome.code == 0, outcome.stderr
     found, _ = summary(tmp_path / "run")
     assert found["final"]["train/loss"] < 0.1

@@ -302,7 +302,7 @@ def test_an_lstms_last_output_is_compared_where_it_is_asked_for(cli, tmp_path, m
 
     def noting(self, state, inputs, answers):
         answers = list(answers)
-        widths.extend(answer.kernel.values.shape[1] for answer in answers)
+        widths.extend(answer.payload.values.shape[1] for answer in answers)
         return hear(self, state, inputs, iter(answers))
 
     monkeypatch.setattr(FedHeNNHeteroServer, "hear", noting)

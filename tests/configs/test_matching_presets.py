@@ -16,8 +16,8 @@ BBP_MAP = {
 @pytest.mark.parametrize(
     ("algorithm", "client", "server", "gamma", "init"),
     [
-        ("fedma", "fedma_client.FedMAClient", "fedma.FedMAServer", 7.0, "shared"),
-        ("fedma_independent", "fedma_client.FedMAClient", "fedma.FedMAServer", 7.0, "independent"),
+        ("fedma", "fedma.FedMAClient", "fedma.FedMAServer", 7.0, "shared"),
+        ("fedma_independent", "fedma.FedMAClient", "fedma.FedMAServer", 7.0, "independent"),
         ("fedma_oneshot", "pfnm.PFNMClient", "pfnm.OneShotFedMAServer", 7.0, "shared"),
         ("pfnm", "pfnm.PFNMClient", "pfnm.PFNMServer", 1.0, "shared"),
     ],
