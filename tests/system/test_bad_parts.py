@@ -50,7 +50,7 @@ AT_START = [
     (
         "Trainer argument of another kind",
         "+trainer.plugins=nothing",
-        r"trainer must fit this machine, but with .*, plugins=nothing it does not: .*nothing",
+        r"trainer must fit this machine, but with .*, plugins=nothing it does not: Found invalid",
     ),
     (
         "unknown argument of a callback",
