@@ -14,7 +14,7 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fedfeat.commands.running import perform
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trace, with_trace

@@ -273,3 +273,28 @@ REFUSED = [
 @pytest.mark.parametrize(("overrides", "sentence"), named(REFUSED))
 def test_refused_at_the_start(overrides, sentence, cli, small, tmp_path):
     refused_at_start(cli, small, overrides, tmp_path, sentence)
+
+
+def test_inputs_may_come_from_another_data_set(cli, small, tmp_path):
+    """Synthetic images of another seed, under a key of their own; without any the source is refused."""
+    command = [
+        *small,
+        *HENN,
+        "algorithm.server.rad_source=public",
+        "data@public=synthetic",
+        "public.loader.shape=[1,4,4]",
+        "public.loader.num_classes=3",
+        "public.loader.seed=7",
+    ]
+    own = [word for word in command if "public" not in word]
+    found = {}
+    for name, words in (("public", command), ("own", own)):
+        assert cli(*words, f"hydra.run.dir={tmp_path / name}").code == 0
+        found[name] = summary(tmp_path / name)["weights_sha256"]
+    assert found["public"] != found["own"]
+    refused = cli(*[word for word in command if not word.startswith(("data@", "public"))])
+    assert refused.stderr.startswith(
+        "fedfeat: algorithm.server.rad_source must be another without a public data set"
+    )
+    other = cli(*[word.replace("[1,4,4]", "[1,5,5]") if "public" in word else word for word in command])
+    assert other.stderr.startswith("fedfeat: data@public must have inputs of the shape (1, 4, 4)")
