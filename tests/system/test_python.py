@@ -117,6 +117,8 @@ def test_a_run_that_is_left_goes_on_and_a_finished_one_stays(small, root):
         ("logger=[csv,nothing]", "logger must be one of all, "),
         ("+x=1", "x must be a known key, but there is none of that name; "),
         ("model.hiden=3", "model.hiden must be a known key, but there is none of that name; "),
+        ("seed=${nowhere.seed}", "seed must have a value, but it has none: "),
+        ("arm=fedavg", "arm must be none beside algorithm=fedavg, but it is 'fedavg'."),
         ("seed=???", "seed must be set, but it is '???'."),
         ("seed", "seed must be key=value as Hydra's grammar has it, "),
         ("structure.groups=4", "structure.groups must be a known key, "),

@@ -88,6 +88,7 @@ def composed(overrides: Sequence[str] = ()) -> DictConfig:
     """Compose a configuration, with Hydra's own part; another application of Hydra around it stays as it is."""
     words = with_trace(overrides)
     check_choices(words)
+    check_arm(words)
     around, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
         with initialize_config_dir(str(CONFIGS), job_name="fedfeat", version_base="1.3"):
@@ -100,7 +101,6 @@ def composed(overrides: Sequence[str] = ()) -> DictConfig:
 def _job(overrides: Sequence[str]) -> Iterator[tuple[DictConfig, Path]]:
     """Compose a configuration and be Hydra's job with it: in its run directory, and with ``${hydra:...}`` known."""
     cfg = composed(overrides)
-    check_arm(cfg.hydra.overrides.task)
     hydra_config = HydraConfig.instance()
     before = hydra_config.cfg
     try:
