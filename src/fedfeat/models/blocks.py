@@ -1,5 +1,6 @@
 """The named blocks that the networks are lists of, and the checks of their options."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
@@ -12,34 +13,12 @@ from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear
 from fedfeat.models.network import Block, Network, feature_shape
 
 Norm = Literal["none", "bn", "gn"]
-NORMS = ("none", "bn", "gn")
-DEFAULT_NORM_GROUPS = 2
+Init = Literal["xavier", "default"]
+NORM_GROUPS = 2
 """Groups of GroupNorm: 2, common in federated ResNet-18 code; it divides every width here."""
 
-SIZE = Condition(integer(1).holds, "be a positive whole number")
-PROBABILITY = Condition(interval("[0, 1)").holds, "be at least 0 and below 1")
-Size = Annotated[int, SIZE]
-Dropout = Annotated[float, PROBABILITY]
-
-
-def check_choice(key: str, value: object, allowed: Sequence[str]) -> None:
-    """Refuse a value that is not in the list, naming key, list and value."""
-    if value not in allowed:
-        raise ConfigError.rule(key, f"be one of {', '.join(allowed)}", value)
-
-
-def check_positive(key: str, value: int) -> int:
-    """Give the value back if it is a positive whole number."""
-    if not SIZE.holds(value):
-        raise ConfigError.rule(key, SIZE.text, value)
-    return value
-
-
-def check_probability(key: str, value: float) -> float:
-    """Give a dropout probability back if it is in [0, 1)."""
-    if not PROBABILITY.holds(value):
-        raise ConfigError.rule(key, PROBABILITY.text, value)
-    return value
+Size = Annotated[int, Condition(integer(1).holds, "be a positive whole number")]
+Dropout = Annotated[float, Condition(interval("[0, 1)").holds, "be at least 0 and below 1")]
 
 
 def image_channels(model: str, input_shape: Sequence[int]) -> int:
@@ -56,7 +35,7 @@ def image_channels(model: str, input_shape: Sequence[int]) -> int:
     return input_shape[0]
 
 
-def make_norm(norm: str, channels: int, groups: int = DEFAULT_NORM_GROUPS) -> nn.Module | None:
+def make_norm(norm: str, channels: int, groups: int = NORM_GROUPS) -> nn.Module | None:
     """Build a normalisation layer for (B, C, H, W), or None for ``none``.
 
     Args:
@@ -64,12 +43,9 @@ def make_norm(norm: str, channels: int, groups: int = DEFAULT_NORM_GROUPS) -> nn
         channels: C.
         groups: Number of groups of ``gn``; must divide C.
     """
-    check_choice("model.norm", norm, NORMS)
-    if norm == "none":
-        return None
-    if norm == "bn":
-        return nn.BatchNorm2d(channels)
-    if channels % check_positive("model.norm_groups", groups):
+    if norm != "gn":
+        return {"none": None, "bn": nn.BatchNorm2d(channels)}[norm]
+    if channels % groups:
         raise ConfigError.rule("model.norm_groups", f"divide the {channels} channels of a layer", groups)
     return nn.GroupNorm(groups, channels)
 
@@ -81,7 +57,7 @@ def conv_block(
     *,
     padding: int = 0,
     norm: str = "none",
-    norm_groups: int = DEFAULT_NORM_GROUPS,
+    norm_groups: int = NORM_GROUPS,
     pool: nn.Module | None = None,
     dropout: float = 0.0,
 ) -> nn.Sequential:
@@ -103,7 +79,7 @@ def conv_block(
         # Not in place: class preferences and probes read the value before the activation.
         ("relu", nn.ReLU()),
         ("pool", pool),
-        ("dropout", nn.Dropout2d(check_probability("model.conv_dropout", dropout)) if dropout else None),
+        ("dropout", nn.Dropout2d(dropout) if dropout else None),
     ]
     return named_layers(layers)
 
@@ -127,16 +103,16 @@ def fc_blocks(
         dropout: Dropout after each hidden layer; empty for none.
         input_dropout: Dropout between flattening and the first layer.
     """
-    sizes = [in_features, *(check_positive("model.hidden", width) for width in widths), num_classes]
+    sizes = [in_features, *widths, num_classes]
     after = [*(dropout or [0.0] * len(widths)), 0.0]
     blocks = []
     for i, (n_in, n_out, p) in enumerate(zip(sizes[:-1], sizes[1:], after, strict=True), start=1):
         layers: list[tuple[str, nn.Module | None]] = [
             ("flatten", nn.Flatten() if i == 1 else None),
-            ("input_dropout", _dropout(input_dropout) if i == 1 else None),
+            ("input_dropout", nn.Dropout(input_dropout) if i == 1 and input_dropout else None),
             ("linear", nn.Linear(n_in, n_out)),
             ("relu", nn.ReLU() if i <= len(widths) else None),
-            ("dropout", _dropout(p)),
+            ("dropout", nn.Dropout(p) if p else None),
         ]
         blocks.append((f"fc{i}", named_layers(layers)))
     return blocks
@@ -151,6 +127,7 @@ def conv_net(
     hidden: Sequence[int] = (),
     dropout: Sequence[float] = (),
     input_dropout: float = 0.0,
+    init: Init = "default",
 ) -> Network:
     """Put a fully connected head of the fitting width on a convolutional encoder.
 
@@ -162,12 +139,12 @@ def conv_net(
         hidden: Sizes of the head's hidden layers.
         dropout: Dropout after each of them.
         input_dropout: Dropout in front of the head.
+        init: `xavier_`, or the framework's ``default``.
     """
-    channels, height, width = feature_shape(model, encoder, input_shape)
-    head = fc_blocks(
-        channels * height * width, hidden, num_classes, dropout=dropout, input_dropout=input_dropout
-    )
-    return Network(encoder, head, input_shape, num_classes)
+    size = math.prod(feature_shape(model, encoder, input_shape))
+    head = fc_blocks(size, hidden, num_classes, dropout=dropout, input_dropout=input_dropout)
+    network = Network(encoder, head, input_shape, num_classes)
+    return xavier_(network) if init == "xavier" else network
 
 
 def named_layers(layers: Sequence[tuple[str, nn.Module | None]]) -> nn.Sequential:
@@ -194,7 +171,3 @@ def _single_maps(module: nn.Conv2d | nn.Linear | GroupedLinear) -> Iterable[Tens
     if isinstance(module, ClassLinear):
         return module.weight.split(module.rows_of_groups)
     return module.weight.chunk(module.groups) if isinstance(module, nn.Conv2d) else [module.weight]
-
-
-def _dropout(p: float) -> nn.Dropout | None:
-    return nn.Dropout(check_probability("model.dropout", p)) if p else None

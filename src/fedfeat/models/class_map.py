@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fedfeat.config.conditions import Condition
+from fedfeat.config.conditions import Condition, list_of
 from fedfeat.errors import ConfigError
 from fedfeat.models.grouped_layers import ClassSets
 from fedfeat.seeding import numpy_generator
@@ -33,20 +33,13 @@ CIFAR100_SUPERCLASSES = {
 }
 
 MAPS = ("contiguous", "strided", "random", "superclass")
-ClassMap = Annotated[
-    str | Sequence[Sequence[int]],
-    Condition(
-        lambda value: value in MAPS or isinstance(value, list), f"be one of {', '.join(MAPS)}, or lists"
-    ),
-]
+_LISTS = list_of(Condition(lambda value: isinstance(value, list), "be a list"))
+_MAP = Condition(lambda value: value in MAPS or _LISTS.holds(value), f"be one of {', '.join(MAPS)}, or lists")
+ClassMap = Annotated[str | Sequence[Sequence[int]], _MAP]
 
 
 def class_sets(
-    class_map: ClassMap,
-    groups: int | None,
-    num_classes: int,
-    class_names: Sequence[str] = (),
-    seed: int = 0,
+    class_map: ClassMap, groups: int | None, num_classes: int, class_names: Sequence[str] = (), seed: int = 0
 ) -> ClassSets:
     """Give the classes of each group; the sets are disjoint and together all classes.
 
@@ -63,12 +56,10 @@ def class_sets(
     """
     if not isinstance(class_map, str):
         return _explicit(class_map, groups, num_classes)
-    if class_map not in MAPS:
-        raise ConfigError.rule("structure.class_map", f"be one of {', '.join(MAPS)}, or lists", class_map)
     if class_map == "superclass":
         return _superclasses(groups, class_names)
     count = num_classes if groups is None else groups
-    if isinstance(count, bool) or not 1 <= count <= num_classes:
+    if not 1 <= count <= num_classes:
         raise ConfigError.rule("structure.groups", f"be between 1 and the {num_classes} classes", count)
     order = list(range(num_classes))
     if class_map == "random":
@@ -80,8 +71,6 @@ def class_sets(
 
 
 def _explicit(lists: Sequence[Sequence[int]], groups: int | None, num_classes: int) -> ClassSets:
-    if not isinstance(lists, list | tuple) or not all(isinstance(classes, list | tuple) for classes in lists):
-        raise ConfigError.rule("structure.class_map", f"be one of {', '.join(MAPS)}, or lists", lists)
     held = [c for classes in lists for c in classes]
     if set(map(type, held)) != {int} or sorted(held) != list(range(num_classes)) or not all(lists):
         rule = f"hold each of the {num_classes} classes once and no empty list"

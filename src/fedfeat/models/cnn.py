@@ -1,22 +1,12 @@
 """Small convolutional networks of the federated learning papers, and one for 8x8 digits."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from torch import nn
 
-from fedfeat.models.blocks import (
-    DEFAULT_NORM_GROUPS,
-    Dropout,
-    Norm,
-    Size,
-    check_choice,
-    check_positive,
-    conv_block,
-    conv_net,
-    image_channels,
-    xavier_,
-)
+from fedfeat.models.blocks import NORM_GROUPS, Dropout, Init, Norm, Size, conv_block, conv_net, image_channels
 from fedfeat.models.network import Block, Network
 
 
@@ -26,7 +16,7 @@ def digits_cnn(
     width: Size = 16,
     hidden: Size = 32,
     norm: Norm = "none",
-    norm_groups: Size = DEFAULT_NORM_GROUPS,
+    norm_groups: Size = NORM_GROUPS,
 ) -> Network:
     """Build a small network for 8x8 images: conv1, conv2 (3x3, max pooling), fc1, fc2.
 
@@ -40,13 +30,11 @@ def digits_cnn(
         norm: ``none``, ``bn`` or ``gn``.
         norm_groups: Groups of ``gn``.
     """
-    check_positive("model.width", width)
     channels = image_channels("digits_cnn", input_shape)
     encoder: list[Block] = []
     for i, out in enumerate((width, 2 * width), start=1):
-        block = conv_block(
-            channels, out, 3, padding=1, norm=norm, norm_groups=norm_groups, pool=nn.MaxPool2d(2)
-        )
+        pool = nn.MaxPool2d(2)
+        block = conv_block(channels, out, 3, padding=1, norm=norm, norm_groups=norm_groups, pool=pool)
         encoder.append((f"conv{i}", block))
         channels = out
     return conv_net("digits_cnn", encoder, input_shape, num_classes, hidden=(hidden,))
@@ -57,7 +45,7 @@ def mnist_cnn(
     num_classes: int,
     arch: Literal["text", "code"] = "text",
     dropout: Dropout = 0.2,
-    init: Literal["xavier", "default"] = "xavier",
+    init: Init = "xavier",
 ) -> Network:
     """Build the MNIST network of McMahan et al. 2017 as FedFusion uses it: conv1, conv2, fc1, fc2.
 
@@ -69,22 +57,22 @@ def mnist_cnn(
         dropout: Dropout after the hidden layer; 0.2 in that code.
         init: ``xavier`` (uniform, zero bias) as in that code, or the framework's ``default``.
     """
-    check_choice("model.arch", arch, ("text", "code"))
     channels = image_channels("mnist_cnn", input_shape)
-    second = 5 if arch == "text" else 3
+    second, pool = (5, partial(nn.MaxPool2d, 2)) if arch == "text" else (3, _overlapping_pool)
     encoder = [
-        ("conv1", conv_block(channels, 32, 5, padding=2, pool=_mnist_pool(arch))),
-        ("conv2", conv_block(32, 64, second, padding=second // 2, pool=_mnist_pool(arch))),
+        ("conv1", conv_block(channels, 32, 5, padding=2, pool=pool())),
+        ("conv2", conv_block(32, 64, second, padding=second // 2, pool=pool())),
     ]
-    network = conv_net("mnist_cnn", encoder, input_shape, num_classes, hidden=(512,), dropout=(dropout,))
-    return _initialised(network, init)
+    return conv_net(
+        "mnist_cnn", encoder, input_shape, num_classes, hidden=(512,), dropout=(dropout,), init=init
+    )
 
 
 def fusion_cifar_cnn(
     input_shape: Sequence[int],
     num_classes: int,
     dropout: Dropout = 0.2,
-    init: Literal["xavier", "default"] = "xavier",
+    init: Init = "xavier",
 ) -> Network:
     """Build the CIFAR network of FedFusion (Yao et al. 2019, thu-media/FedFusion): conv1, conv2, fc1..fc3.
 
@@ -101,10 +89,10 @@ def fusion_cifar_cnn(
         ("conv1", conv_block(channels, 64, 5, padding=2, pool=_overlapping_pool())),
         ("conv2", conv_block(64, 64, 5, padding=2, pool=_overlapping_pool())),
     ]
-    network = conv_net(
-        "fusion_cifar_cnn", encoder, input_shape, num_classes, hidden=(384, 192), dropout=(dropout, dropout)
+    sizes, drops = (384, 192), (dropout, dropout)
+    return conv_net(
+        "fusion_cifar_cnn", encoder, input_shape, num_classes, hidden=sizes, dropout=drops, init=init
     )
-    return _initialised(network, init)
 
 
 def fedrep_cnn10(input_shape: Sequence[int], num_classes: int, dropout: Dropout = 0.0) -> Network:
@@ -160,25 +148,11 @@ def valid_conv_net(
         encoder.append((f"conv{i}", block))
         channels = out
     drops = [0.0] * (len(hidden) - 1) + [dropout] * bool(hidden)
+    at_input = 0.0 if hidden else dropout
     return conv_net(
-        model,
-        encoder,
-        input_shape,
-        num_classes,
-        hidden=hidden,
-        dropout=drops,
-        input_dropout=0.0 if hidden else dropout,
+        model, encoder, input_shape, num_classes, hidden=hidden, dropout=drops, input_dropout=at_input
     )
-
-
-def _mnist_pool(arch: str) -> nn.MaxPool2d:
-    return nn.MaxPool2d(2) if arch == "text" else _overlapping_pool()
 
 
 def _overlapping_pool() -> nn.MaxPool2d:
     return nn.MaxPool2d(3, stride=2, padding=1)
-
-
-def _initialised(network: Network, init: str) -> Network:
-    check_choice("model.init", init, ("xavier", "default"))
-    return xavier_(network) if init == "xavier" else network

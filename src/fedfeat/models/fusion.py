@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.blocks import check_choice
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import GroupedLinear, grouped_conv, owned
@@ -66,15 +65,10 @@ class ConvFusion(nn.Module):
         dense = nn.Conv2d(2 * total, total, 1, bias=bias)
         self.conv = grouped_conv(dense, [2 * w for w in widths], widths) if grouped else dense
         self.concat = concat
-        starts = [sum(widths[:g]) for g in range(len(widths))]
-        index = [
-            half * total + start + i
-            for start, width in zip(starts, widths, strict=True)
-            for half in (0, 1)
-            for i in range(width)
-        ]
+        by_group = torch.arange(2 * total).view(2, total).split(list(widths), 1)
+        index = torch.cat([halves.flatten() for halves in by_group])
         self.order: Tensor | None
-        self.register_buffer("order", torch.tensor(index) if grouped else None, persistent=False)
+        self.register_buffer("order", index if grouped else None, persistent=False)
         if init == "average":
             self._average()
 
@@ -151,11 +145,8 @@ def fuse(
         concat: Likewise.
 
     Raises:
-        ConfigError: The network has no encoder, or a choice is unknown.
+        ConfigError: The network has no encoder.
     """
-    check_choice("algorithm.client.op", op, ("conv", "multi", "single"))
-    check_choice("algorithm.client.conv_init", conv_init, ("default", "average"))
-    check_choice("algorithm.client.concat", concat, ("global_first", "local_first"))
     if not len(network.encoder):
         raise ConfigError("model must have an encoder whose features can be fused, but this one is all head.")
     channels = output_shape(network.encoder, network.input_shape)[0]

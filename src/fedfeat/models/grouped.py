@@ -15,7 +15,7 @@ from torch import Tensor
 from fedfeat.config.conditions import Condition, Count, UnitInterval, interval
 from fedfeat.errors import ConfigError
 from fedfeat.models.adapt import Adapter, numbered_layers
-from fedfeat.models.blocks import check_choice, check_positive, xavier_
+from fedfeat.models.blocks import xavier_
 from fedfeat.models.class_map import ClassMap, class_sets
 from fedfeat.models.grouped_layers import ClassSets, group_rows
 from fedfeat.models.network import Block, Network
@@ -94,21 +94,9 @@ class GroupSeparation:
     trim: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("structure.layer_unit", self.layer_unit, ("block", "conv"))
-        check_choice("structure.width_policy", self.width_policy, ("nearest", "ceil", "floor", "uneven"))
-        check_choice("structure.boundary", self.boundary, ("slice", "dense"))
-        check_choice("structure.norm_shared", self.norm_shared, ("bn", "gn1", "none"))
-        check_choice("structure.norm_group", self.norm_group, ("gn", "bn", "none"))
-        if self.groups is not None:
-            check_positive("structure.groups", self.groups)
-        if not DEPTH.holds(self.depth):
-            raise ConfigError.rule("structure.depth", DEPTH.text, self.depth)
-        if not WIDTH_FACTOR.holds(self.width_factor):
-            raise ConfigError.rule("structure.width_factor", WIDTH_FACTOR.text, self.width_factor)
         if self.trim and self.width_policy == "uneven":
-            raise ConfigError.rule(
-                "structure.width_policy", "be other than uneven with structure.trim=true", "uneven"
-            )
+            rule = "be other than uneven with structure.trim=true"
+            raise ConfigError.rule("structure.width_policy", rule, "uneven")
         if self.trim and not self.separate:
             raise ConfigError.rule("structure.trim", "be false with structure.separate=false", True)
 

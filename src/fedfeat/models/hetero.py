@@ -7,7 +7,7 @@ complete the range that the paper states.
 from collections.abc import Sequence
 from typing import Literal
 
-from fedfeat.models.blocks import Dropout, check_choice
+from fedfeat.models.blocks import Dropout
 from fedfeat.models.cnn import valid_conv_net
 from fedfeat.models.network import Network
 
@@ -49,10 +49,8 @@ def hetero_cnn(
         variant: Widths for ``cifar10`` or ``cifar100``; ``auto`` takes the latter above 10 classes.
         dropout: Dropout in front of the last layer; None for the variant's own.
     """
-    check_choice("model.variant", variant, ("auto", *POOL))
     if variant == "auto":
         variant = "cifar10" if num_classes <= 10 else "cifar100"
-    check_choice("model.arch", arch, tuple(POOL[variant]))
     widths, hidden = POOL[variant][arch]
     rate = VARIANT_DROPOUT[variant] if dropout is None else dropout
     return valid_conv_net(f"hetero_cnn {arch}", input_shape, num_classes, widths, hidden, rate)

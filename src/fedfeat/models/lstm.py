@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.blocks import Dropout, Size, check_choice, check_positive, fc_blocks, named_layers
+from fedfeat.models.blocks import Dropout, Size, fc_blocks, named_layers
 from fedfeat.models.network import Network
 from fedfeat.types import Vocabulary
 
@@ -17,16 +17,15 @@ INIT_RANGE = 0.1
 
 
 class FixedEmbedding(nn.Module):
-    """Look tokens up among given vectors, which belong to the data: no state to train, send or store."""
+    """Look tokens up among given vectors, which belong to the data: no state to train, send or store.
+
+    Args:
+        vectors: One per token id, (size, D).
+    """
 
     vectors: Tensor
 
     def __init__(self, vectors: Tensor) -> None:
-        """Keep the vectors.
-
-        Args:
-            vectors: One per token id, (size, D).
-        """
         super().__init__()
         self.register_buffer("vectors", vectors, persistent=False)
 
@@ -37,15 +36,14 @@ class FixedEmbedding(nn.Module):
 
 
 class LearnedEmbedding(nn.Embedding):
-    """Trainable vectors; that of id 0, padding and unknown tokens, is zero and stays so."""
+    """Trainable vectors; that of id 0, padding and unknown tokens, is zero and stays so.
+
+    Args:
+        size: Number of token ids.
+        dim: Numbers in a vector, D.
+    """
 
     def __init__(self, size: int, dim: int) -> None:
-        """Draw the vectors.
-
-        Args:
-            size: Number of token ids.
-            dim: Numbers in a vector, D.
-        """
         super().__init__(size, dim, padding_idx=0)
 
     def reset_parameters(self) -> None:
@@ -74,16 +72,15 @@ class Scramble(nn.Module):
 
 
 class LastOutput(nn.Module):
-    """An LSTM of which the last step's output of the last layer counts."""
+    """An LSTM of which the last step's output of the last layer counts; initial weights are the framework's.
+
+    Args:
+        n_in: Numbers in a step, D.
+        hidden: Numbers in its output.
+        num_layers: Layers, one reading the other.
+    """
 
     def __init__(self, n_in: int, hidden: int, num_layers: int) -> None:
-        """Build the LSTM, with the framework's initial weights as in the source.
-
-        Args:
-            n_in: Numbers in a step, D.
-            hidden: Numbers in its output.
-            num_layers: Layers, one reading the other.
-        """
         super().__init__()
         self.lstm = nn.LSTM(n_in, hidden, num_layers, batch_first=True)
 
@@ -120,10 +117,6 @@ def sent140_lstm(
         fc_width: Size of fc1.
         dropout: Dropout after fc1.
     """
-    check_choice("model.mode", mode, ("correct", "reference"))
-    for key, value in (("num_layers", num_layers), ("embed_dim", embed_dim), ("hidden", hidden)):
-        check_positive(f"model.{key}", value)
-    check_positive("model.fc_width", fc_width)
     if len(input_shape) != 1:
         raise ConfigError(
             f"model sent140_lstm needs inputs of shape (T,), but the data set gives {tuple(input_shape)}."
@@ -132,12 +125,10 @@ def sent140_lstm(
     dim = embed_dim if fixed is None else fixed.shape[1]
     embedding = LearnedEmbedding(vocabulary.size, dim) if fixed is None else FixedEmbedding(fixed)
     scrambled = mode == "reference"
+    lstm = LastOutput(input_shape[0] if scrambled else dim, hidden, num_layers)
     encoder = [
         ("embed", named_layers([("embedding", embedding), ("scramble", Scramble() if scrambled else None)])),
-        (
-            "lstm",
-            named_layers([("last", LastOutput(input_shape[0] if scrambled else dim, hidden, num_layers))]),
-        ),
+        ("lstm", named_layers([("last", lstm)])),
     ]
     head = fc_blocks(hidden, (fc_width,), num_classes, dropout=(dropout,))
     for layer in chain.from_iterable(block for _, block in head):

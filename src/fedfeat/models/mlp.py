@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import Dropout, Size, fc_blocks
 from fedfeat.models.network import Network
 
@@ -21,7 +20,5 @@ def mlp(
         hidden: Sizes of the hidden layers; empty for a linear classifier.
         dropout: Dropout after each hidden layer.
     """
-    if isinstance(hidden, str | int):
-        raise ConfigError.rule("model.hidden", "be a list of layer sizes", hidden)
     blocks = fc_blocks(math.prod(input_shape), hidden, num_classes, dropout=[dropout] * len(hidden))
     return Network(blocks[:-1], blocks[-1:], input_shape, num_classes)

@@ -1,28 +1,25 @@
 """MobileNetV1 for small images."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
 from torch import nn
 
-from fedfeat.config.conditions import Condition, interval
-from fedfeat.errors import ConfigError
-from fedfeat.models.blocks import DEFAULT_NORM_GROUPS, Norm, Size, image_channels, make_norm, named_layers
+from fedfeat.config.conditions import Positive
+from fedfeat.models.blocks import NORM_GROUPS, Norm, Size, image_channels, make_norm, named_layers
 from fedfeat.models.grouped_conv import GroupedConv2d
 from fedfeat.models.network import Block, Network
 
 STEM_WIDTH = 32
 STAGES = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
 """(channels, stride) of the 13 blocks: table 1 of Howard et al. 2017."""
-WIDTH_MULTIPLIER = Condition(interval("(0, inf)").holds, "be above 0")
 
 
 def mobilenet_v1_cifar(
     input_shape: Sequence[int],
     num_classes: int,
     norm: Norm = "bn",
-    norm_groups: Size = DEFAULT_NORM_GROUPS,
-    width_multiplier: Annotated[float, WIDTH_MULTIPLIER] = 1.0,
+    norm_groups: Size = NORM_GROUPS,
+    width_multiplier: Positive = 1.0,
 ) -> Network:
     """Build MobileNetV1 with the stride-1 stem usual on CIFAR: stem, block1..block13, fc.
 
@@ -35,23 +32,15 @@ def mobilenet_v1_cifar(
         norm_groups: Groups of ``gn``.
         width_multiplier: Factor on all widths (the paper's alpha).
     """
-    if not WIDTH_MULTIPLIER.holds(width_multiplier):
-        raise ConfigError.rule("model.width_multiplier", WIDTH_MULTIPLIER.text, width_multiplier)
     widths = [max(1, round(width_multiplier * width)) for width in (STEM_WIDTH, *(w for w, _ in STAGES))]
     channels = image_channels("mobilenet_v1_cifar", input_shape)
-    encoder: list[Block] = [
-        ("stem", named_layers(_conv_norm_relu(channels, widths[0], 3, 1, 1, norm, norm_groups)))
-    ]
+    stem = named_layers(_conv_norm_relu(channels, widths[0], 3, 1, 1, norm, norm_groups))
+    encoder: list[Block] = [("stem", stem)]
     for i, (_, stride) in enumerate(STAGES, start=1):
         block = _separable_block(widths[i - 1], widths[i], stride, norm, norm_groups)
         encoder.append((f"block{i}", block))
-    fc = named_layers(
-        [
-            ("pool", nn.AdaptiveAvgPool2d(1)),
-            ("flatten", nn.Flatten()),
-            ("linear", nn.Linear(widths[-1], num_classes)),
-        ]
-    )
+    linear = nn.Linear(widths[-1], num_classes)
+    fc = named_layers([("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("linear", linear)])
     return Network(encoder, [("fc", fc)], input_shape, num_classes)
 
 
@@ -70,12 +59,6 @@ def _conv_norm_relu(
 ) -> list[tuple[str, nn.Module | None]]:
     # The source has no bias because its norm has one; without a norm the bias is needed.
     conv = (nn.Conv2d if groups == 1 else GroupedConv2d)(
-        n_in,
-        n_out,
-        kernel_size,
-        stride=stride,
-        padding=kernel_size // 2,
-        groups=groups,
-        bias=norm == "none",
+        n_in, n_out, kernel_size, stride=stride, padding=kernel_size // 2, groups=groups, bias=norm == "none"
     )
     return [("conv", conv), ("norm", make_norm(norm, n_out, norm_groups)), ("relu", nn.ReLU())]

@@ -35,13 +35,16 @@ Layer = Callable[[Tensor], Tensor]
 
 
 class Network(nn.Module):
-    """An ordered list of named blocks, the first of them the encoder, the others the head.
+    """An ordered list of named blocks, the first of them the encoder, the others the head; arguments are attributes.
+
+    Args:
+        encoder: The blocks up to the features, first to last; empty where the head does everything.
+        head: The blocks from the features to the logits; the last layer of the last one is the classifier, an
+            ``nn.Linear``.
+        input_shape: Shape of one example without the batch dimension, (C, H, W) for images.
+        num_classes: Width of the logits.
 
     Attributes:
-        encoder: The blocks up to the features; empty where the head does everything.
-        head: The blocks from the features to the logits.
-        input_shape: Shape of one example, (C, H, W) for images.
-        num_classes: Width of the logits.
         is_xavier: Whether the weights were drawn by `blocks.xavier_`.
         fusion: What `fusion.fuse` puts between encoder and head, or None.
     """
@@ -51,14 +54,6 @@ class Network(nn.Module):
     def __init__(
         self, encoder: Sequence[Block], head: Sequence[Block], input_shape: Sequence[int], num_classes: int
     ) -> None:
-        """Join the blocks.
-
-        Args:
-            encoder: Named blocks, first to last; may be empty.
-            head: Named blocks; the last layer of the last one is the classifier, an ``nn.Linear``.
-            input_shape: Shape of one example without the batch dimension.
-            num_classes: Number of classes.
-        """
         super().__init__()
         names = [name for name, _ in (*encoder, *head)]
         if len(set(names)) != len(names):

@@ -6,14 +6,8 @@ from typing import Literal
 from torch import nn
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.blocks import (
-    DEFAULT_NORM_GROUPS,
-    Size,
-    check_choice,
-    image_channels,
-    make_norm,
-    named_layers,
-)
+from fedfeat.models.blocks import NORM_GROUPS, Size, image_channels, make_norm, named_layers
+from fedfeat.models.grouped_layers import like_conv
 from fedfeat.models.network import Block, Network, feature_shape
 
 RESNETS = ("resnet", "resnext", "wide_resnet")
@@ -25,7 +19,7 @@ def torchvision_model(
     num_classes: int,
     arch: str = "resnet18",
     norm: Literal["bn", "gn"] = "bn",
-    norm_groups: Size = DEFAULT_NORM_GROUPS,
+    norm_groups: Size = NORM_GROUPS,
     small_input: bool = False,
 ) -> Network:
     """Build a torchvision classifier without pre-trained weights, as a list of named blocks.
@@ -43,7 +37,6 @@ def torchvision_model(
     families = (*RESNETS, *FEATURE_NETS)
     if arch not in zoo.list_models(zoo) or not arch.startswith(families):
         raise ConfigError.rule("model.arch", f"be a torchvision model of {', '.join(families)}", arch)
-    check_choice("model.norm", norm, ("bn", "gn"))
     channels = image_channels(arch, input_shape)
     is_resnet = arch.startswith(RESNETS)
     if small_input and not is_resnet:
@@ -120,15 +113,7 @@ def _use_small_stem(model: nn.Module) -> None:
 
 def _set_input_channels(model: nn.Module, channels: int) -> None:
     name, old = next((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d))
-    conv = nn.Conv2d(
-        channels,
-        old.out_channels,
-        old.kernel_size,  # type: ignore[arg-type]
-        stride=old.stride,  # type: ignore[arg-type]
-        padding=old.padding,  # type: ignore[arg-type]
-        bias=old.bias is not None,
-    )
-    model.set_submodule(name, _kaiming(conv))
+    model.set_submodule(name, _kaiming(like_conv(old, channels, old.out_channels)))
 
 
 def _kaiming(conv: nn.Conv2d) -> nn.Conv2d:

@@ -6,16 +6,7 @@ from typing import Literal
 
 from torch import nn
 
-from fedfeat.models.blocks import (
-    DEFAULT_NORM_GROUPS,
-    Dropout,
-    Norm,
-    Size,
-    check_choice,
-    conv_block,
-    conv_net,
-    image_channels,
-)
+from fedfeat.models.blocks import NORM_GROUPS, Dropout, Norm, Size, conv_block, conv_net, image_channels
 from fedfeat.models.network import Block, Network
 
 VGG9_WIDTHS = (32, 64, 128, 128, 256, 256)
@@ -28,7 +19,7 @@ def vgg9(
     input_shape: Sequence[int],
     num_classes: int,
     norm: Norm = "none",
-    norm_groups: Size = DEFAULT_NORM_GROUPS,
+    norm_groups: Size = NORM_GROUPS,
     conv_dropout: Dropout = 0.05,
     dropout: Dropout = 0.1,
 ) -> Network:
@@ -53,14 +44,9 @@ def vgg9(
             n_in, n_out, 3, padding=1, norm=norm, norm_groups=norm_groups, pool=pool, dropout=drop
         )
         encoder.append((f"conv{i}", block))
+    sizes, drops = (512, 512), (0.0, dropout)
     return conv_net(
-        "vgg9",
-        encoder,
-        input_shape,
-        num_classes,
-        hidden=(512, 512),
-        dropout=(0.0, dropout),
-        input_dropout=dropout,
+        "vgg9", encoder, input_shape, num_classes, hidden=sizes, dropout=drops, input_dropout=dropout
     )
 
 
@@ -68,7 +54,7 @@ def vgg16_cifar(
     input_shape: Sequence[int],
     num_classes: int,
     norm: Norm = "bn",
-    norm_groups: Size = DEFAULT_NORM_GROUPS,
+    norm_groups: Size = NORM_GROUPS,
     head: Literal["512x2", "4096x2", "single"] = "512x2",
     dropout: Dropout = 0.5,
 ) -> Network:
@@ -82,7 +68,6 @@ def vgg16_cifar(
         head: Hidden layers: ``512x2`` (usual at this size), ``4096x2`` (original) or ``single`` (none).
         dropout: Dropout after each hidden layer of the head.
     """
-    check_choice("model.head", head, tuple(VGG16_HEADS))
     channels = image_channels("vgg16_cifar", input_shape)
     encoder: list[Block] = []
     for stage, (out, depth) in enumerate(VGG16_STAGES, start=1):
@@ -91,7 +76,6 @@ def vgg16_cifar(
             block = conv_block(channels, out, 3, padding=1, norm=norm, norm_groups=norm_groups, pool=pool)
             encoder.append((f"conv{stage}_{i}", block))
             channels = out
-    hidden = VGG16_HEADS[head]
-    return conv_net(
-        "vgg16_cifar", encoder, input_shape, num_classes, hidden=hidden, dropout=[dropout] * len(hidden)
-    )
+    sizes = VGG16_HEADS[head]
+    drops = [dropout] * len(sizes)
+    return conv_net("vgg16_cifar", encoder, input_shape, num_classes, hidden=sizes, dropout=drops)

@@ -1,7 +1,10 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedfeat.config.arguments import check_targets
 from fedfeat.errors import ConfigError
 from fedfeat.models.class_map import CIFAR100_SUPERCLASSES, class_sets, kept_sets
 
@@ -76,10 +79,6 @@ KINDS = r"structure\.class_map must be one of contiguous, strided, random, super
         ([[0, 1], [2, 3, "4"]], None, LISTS),
         ([[0, 1], [2, 3, 4.0]], None, LISTS),
         ([[False, True], [2, 3, 4]], None, LISTS),
-        ([0, 1, 2, 3, 4], None, KINDS + r"\[0, 1, 2, 3, 4\]\.$"),
-        (3, None, KINDS + r"3\.$"),
-        (None, None, KINDS + r"None\.$"),
-        ("sorted", None, KINDS + r"'sorted'\.$"),
         (
             [[0, 1], [2, 3, 4]],
             3,
@@ -97,6 +96,14 @@ KINDS = r"structure\.class_map must be one of contiguous, strided, random, super
 def test_what_is_no_map_is_refused(class_map, groups, sentence):
     with pytest.raises(ConfigError, match=f"^{sentence}"):
         class_sets(class_map, groups, 5, tuple("abcde"))
+
+
+@pytest.mark.parametrize("class_map", [[0, 1, 2, 3, 4], 3, None, "sorted"])
+def test_what_is_neither_name_nor_lists_is_refused(class_map):
+    with pytest.raises(ConfigError, match=f"^{KINDS}{re.escape(repr(class_map))}\\.$"):
+        check_targets(
+            {"structure": {"_target_": "fedfeat.models.grouped.GroupSeparation", "class_map": class_map}}
+        )
 
 
 def test_superclasses_have_20_groups():

@@ -240,21 +240,6 @@ def test_a_network_without_encoder_is_refused():
         fuse(mlp((4,), 3, hidden=[]), "multi")
 
 
-@pytest.mark.parametrize(
-    ("argument", "value", "options"),
-    [
-        ("op", "add", "conv, multi, single"),
-        ("conv_init", "zero", "default, average"),
-        ("concat", "global", "global_first, local_first"),
-    ],
-)
-def test_an_unknown_choice_is_refused(argument, value, options):
-    with pytest.raises(
-        ConfigError, match=rf"algorithm\.client\.{argument} must be one of {options}, .*'{value}'"
-    ):
-        fuse(mlp((4,), 3, hidden=[5]), **({"op": "conv"} | {argument: value}))
-
-
 def test_the_fusion_holds_a_copy_of_the_extractor():
     encoder = nn.Sequential(nn.Linear(2, 2))
     fusion = Fusion(LambdaFusion(1, 0.0), encoder)

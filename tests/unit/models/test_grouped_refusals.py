@@ -1,10 +1,12 @@
 """What cannot be separated into groups is refused in one sentence: key, rule, value."""
 
+import re
 from functools import partial
 
 import pytest
 import torch
 
+from fedfeat.config.arguments import check_targets
 from fedfeat.errors import ConfigError
 from fedfeat.models.cnn import digits_cnn
 from fedfeat.models.grouped import GroupSeparation
@@ -34,23 +36,6 @@ def resnet(**options):
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (option(layer_unit="row"), r"layer_unit must be one of block, conv, but it is 'row'"),
-        (
-            option(width_policy="up"),
-            r"width_policy must be one of nearest, ceil, floor, uneven, but it is 'up'",
-        ),
-        (option(boundary="soft"), r"boundary must be one of slice, dense, but it is 'soft'"),
-        (option(norm_shared="gn"), r"norm_shared must be one of bn, gn1, none, but it is 'gn'"),
-        (option(norm_group="ln"), r"norm_group must be one of gn, bn, none, but it is 'ln'"),
-        (option(groups=0), r"groups must be a positive whole number, but it is 0"),
-        (option(groups=2.0), r"groups must be a positive whole number, but it is 2\.0"),
-        (option(depth="last7"), r"depth must be last6, auto or a number of layers, but it is 'last7'"),
-        (option(depth=True), r"depth must be last6, auto or a number of layers, but it is True"),
-        (option(depth=2.5), r"depth must be last6, auto or a number of layers, but it is 2\.5"),
-        *(
-            (option(width_factor=value), rf"width_factor must be above 0, or match, but it is {value!r}")
-            for value in (0, -1.5, "wide", None, True, float("inf"), float("nan"))
-        ),
         (
             option(trim=True, width_policy="uneven"),
             r"width_policy must be other than uneven with structure\.trim=true, but it is 'uneven'",
@@ -90,6 +75,24 @@ def resnet(**options):
 def test_what_does_not_fit_is_refused_in_one_sentence(build, sentence):
     with pytest.raises(ConfigError, match=rf"^structure\.{sentence}"):
         build()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("groups", 2.0, "be an integer of at least 1"),
+        *(("depth", value, "be last6, auto or a number of layers") for value in ("last7", True, 2.5)),
+        *(
+            ("width_factor", value, "be above 0, or match")
+            for value in (0, -1.5, "wide", None, True, float("inf"), float("nan"))
+        ),
+    ],
+)
+def test_bad_options_are_refused_by_their_types(key, value, rule):
+    with pytest.raises(
+        ConfigError, match=rf"^structure\.{key} must {rule}, but it is {re.escape(repr(value))}\.$"
+    ):
+        check_targets({"structure": {"_target_": "fedfeat.models.grouped.GroupSeparation", key: value}})
 
 
 def test_a_single_layer_cannot_be_separated():

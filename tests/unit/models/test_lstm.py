@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedfeat.config.arguments import check_targets
 from fedfeat.errors import ConfigError
 from fedfeat.models.cnn import digits_cnn
 from fedfeat.models.flops import forward_flops, training_flops
@@ -183,7 +184,7 @@ def test_flops_of_dry_runs():
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
-        small(**options)
+        check_targets({"model": {"_target_": "fedfeat.models.lstm.sent140_lstm", **options}})
 
 
 def test_images_are_refused():

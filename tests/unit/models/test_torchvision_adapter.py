@@ -5,6 +5,7 @@ import torch
 import torchvision.models as zoo
 from torch import nn
 
+from fedfeat.config.arguments import check_targets
 from fedfeat.errors import ConfigError
 from fedfeat.models.torchvision_adapter import torchvision_model
 
@@ -86,7 +87,6 @@ def test_other_numbers_of_input_channels(arch):
     [
         (partial(torchvision_model, arch="resnet19"), "model.arch must be .*resnet.*, but it is 'resnet19'"),
         (partial(torchvision_model, arch="vit_b_16"), "model.arch must be .*, but it is 'vit_b_16'"),
-        (partial(torchvision_model, norm="none"), "model.norm must be one of bn, gn, but it is 'none'"),
         (partial(torchvision_model, arch="alexnet", norm="gn"), "model.norm must be bn for alexnet"),
         (
             partial(torchvision_model, norm="gn", norm_groups=5),
@@ -101,6 +101,12 @@ def test_other_numbers_of_input_channels(arch):
 def test_bad_options_are_refused(build, message):
     with torch.device("meta"), pytest.raises(ConfigError, match=message):
         build(SMALL, 10)
+
+
+def test_a_norm_that_no_network_is_published_with_is_refused():
+    target = {"_target_": "fedfeat.models.torchvision_adapter.torchvision_model", "norm": "none"}
+    with pytest.raises(ConfigError, match=r"model\.norm must be one of bn, gn, but it is 'none'"):
+        check_targets({"model": target})
 
 
 def test_images_too_small_are_refused():
