@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedfeat.errors import ConfigError
 from fedfeat.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -23,9 +22,9 @@ def cut(
 
     Args:
         num_examples: Training examples of the client.
-        batch_size: Examples per batch over all ranks; None or -1 is the full data of the client.
-        drop_singleton: Whether to drop a smaller last batch that leaves a rank one example (batch norm).
-        world_size: Number of processes that share the client.
+        batch_size: See `federated.FederatedData.train_batches`.
+        drop_singleton: Likewise.
+        world_size: Likewise.
     """
     # A full batch of one example counts as a smaller last batch, so that drop_singleton sees it.
     size = max(num_examples, 2) if batch_size is None or batch_size == -1 else batch_size
@@ -34,15 +33,12 @@ def cut(
 
 
 def epoch_orders(num_examples: int, kept: int, address: tuple[int, int, int]) -> Iterator[Tensor]:
-    """Yield the order of a client's examples, epoch after epoch and without end.
+    """Yield the order of a client's examples, epoch after epoch and without end: int64 (kept,), on the CPU.
 
     Args:
         num_examples: Training examples of the client.
         kept: How many of them an epoch uses.
         address: Seed, round and client.
-
-    Yields:
-        Places among the client's examples, int64 (kept,), on the CPU.
     """
     seed, round_idx, client_id = address
     generator = torch.Generator().manual_seed(derive_seed(seed, "batches", round_idx, client_id))
@@ -69,8 +65,6 @@ class ClientBatches:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        if batch_size is not None and batch_size != -1 and batch_size < 1:
-            raise ConfigError.rule("batch_size", "be positive, or -1 or null for full batches", batch_size)
         self._data, self._address, self._rank, self._world_size = data, address, rank, world_size
         self._size, self._kept = cut(len(indices), batch_size, drop_singleton, world_size)
         self._indices = indices

@@ -37,6 +37,12 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def rows(self, chosen: np.ndarray) -> "Examples":
+        """Give some of the examples, by their indices, in that order."""
+        index = torch.from_numpy(chosen)
+        columns = {name: column[chosen] for name, column in self.columns.items()}
+        return Examples(self.inputs[index], self.labels[index], columns)
+
     def to(self, device: torch.device | str) -> "Examples":
         """Give the same examples with inputs and labels on a device."""
         return Examples(self.inputs.to(device), self.labels.to(device), self.columns)

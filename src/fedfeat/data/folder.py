@@ -4,9 +4,10 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedfeat.data.examples import Dataset, Examples, channel_moments
 from fedfeat.data.subset import Limit, limited
-from fedfeat.errors import ConfigError, DataError
+from fedfeat.errors import DataError
+from fedfeat.files import atomic_open
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +48,8 @@ class Listing(NamedTuple):
 
 def image_folder(
     root: str | Path,
-    image_size: int | None = None,
-    channels: int | None = None,
+    image_size: Limit = None,
+    channels: Literal[1, 3] | None = None,
     cache_dir: str | Path | None = None,
     num_train: Limit = None,
     num_test: Limit = None,
@@ -62,14 +64,10 @@ def image_folder(
         num_train: At most so many training examples, see `subset.limited`.
         num_test: At most so many test examples.
     """
-    if image_size is not None and image_size < 1:
-        raise ConfigError.rule("data.loader.image_size", "be at least 1 or null", image_size)
-    if channels not in (None, 1, 3):
-        raise ConfigError.rule("data.loader.channels", "be 1, 3 or null", channels)
-    train, test, classes = read_splits(Path(root).expanduser(), image_size, channels, cache_dir)
-    mean, std = channel_moments(train.inputs)
-    name = Path(root).expanduser().resolve().name
-    return limited(Dataset(name, train, test, classes, mean, std), num_train, num_test)
+    folder = Path(root).expanduser()
+    splits = read_splits(folder, image_size, channels, cache_dir)
+    dataset = Dataset(folder.resolve().name, *splits, *channel_moments(splits[0].inputs))
+    return limited(dataset, num_train, num_test)
 
 
 def read_splits(
@@ -85,18 +83,18 @@ def read_splits(
     """
     train, test = list_split(root / "train"), list_split(root / "test")
     if different := sorted(set(train.classes) ^ set(test.classes)):
+        one = different[0]
         raise DataError(
-            f"{root} must have the same classes in train and test, but only one of them has {different[0]!r}."
+            f"{root} must have the same classes in train and test, but only one of them has {one!r}."
         )
-    pixels = _decoded(train, image_size, channels, cache_dir)
-    held_out = _decoded(test, image_size, channels, cache_dir)
+    pixels, held_out = (_decoded(listing, image_size, channels, cache_dir) for listing in (train, test))
     if held_out.shape[1:] != pixels.shape[1:]:
         raise DataError(_differs(test.root / test.names[0], held_out.shape[1:], pixels.shape[1:]))
-    splits = [
+    examples = [
         Examples(torch.from_numpy(array), torch.from_numpy(listing.labels))
         for array, listing in ((pixels, train), (held_out, test))
     ]
-    return splits[0], splits[1], train.classes
+    return examples[0], examples[1], train.classes
 
 
 def list_split(root: Path) -> Listing:
@@ -109,41 +107,35 @@ def list_split(root: Path) -> Listing:
     digest = hashlib.sha256(str(CACHE_VERSION).encode())
     names: list[str] = []
     labels: list[int] = []
-    classes = sorted(
-        (entry.name for entry in _scan(root) if entry.is_dir() and not entry.name.startswith(".")),
-        key=_class_order,
-    )
+    classes = sorted((entry.name for entry in _scan(root) if entry.is_dir()), key=_class_order)
     if not classes:
         raise DataError(f"{root} must hold one folder per class, but it has none.")
     for label, name in enumerate(classes):
-        before = len(names)
-        for entry in sorted(_scan(root / name), key=lambda entry: entry.name):
-            if entry.name.startswith(".") or os.path.splitext(entry.name)[1].lower() not in extensions:
-                continue
-            stat = _stat(entry)
+        files = [entry for entry in _scan(root / name) if Path(entry.name).suffix.lower() in extensions]
+        if not files:
+            raise DataError(f"{root / name} must hold at least one image, but it has none.")
+        labels += [label] * len(files)
+        for entry in sorted(files, key=lambda entry: entry.name):
+            with _readable(entry.path, "file"):
+                stat = entry.stat()
             names.append(f"{name}/{entry.name}")
-            labels.append(label)
             # The change time too: archives often give every file the same modification time.
             stamp = f"{names[-1]}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ctime_ns}\n"
             digest.update(stamp.encode(errors="surrogateescape"))
-        if len(names) == before:
-            raise DataError(f"{root / name} must hold at least one image, but it has none.")
     return Listing(root, tuple(names), np.array(labels, dtype=np.int64), tuple(classes), digest.hexdigest())
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise DataError(f"{folder} must be a readable folder, but it is not ({error.strerror}).") from error
+    with _readable(folder, "folder"), os.scandir(folder) as entries:
+        return [entry for entry in entries if not entry.name.startswith(".")]
 
 
-def _stat(entry: os.DirEntry[str]) -> os.stat_result:
+@contextmanager
+def _readable(path: Path | str, kind: str) -> Iterator[None]:
     try:
-        return entry.stat()
+        yield
     except OSError as error:
-        raise DataError(f"{entry.path} must be a readable file, but it is not ({error.strerror}).") from error
+        raise DataError(f"{path} must be a readable {kind}, but it is not ({error.strerror}).") from error
 
 
 def _class_order(name: str) -> tuple[int, str]:
@@ -166,25 +158,14 @@ def _decoded(
         except (OSError, ValueError) as error:
             log.warning("%s cannot be read (%s): decoding again.", path, error)
     pixels = _decode(listing, image_size, channels)
-    _save(path, pixels)
-    return pixels
-
-
-def _save(path: Path, array: np.ndarray) -> None:
-    """Write an array so that the file is either whole or absent."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            np.save(file, array)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with atomic_open(path) as file:
+            np.save(file, pixels)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise DataError(
             f"{path} must be writable to keep the decoded images, but it is not ({error})."
         ) from error
+    return pixels
 
 
 def _decode(listing: Listing, image_size: int | None, channels: int | None) -> np.ndarray:

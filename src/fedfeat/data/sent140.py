@@ -1,6 +1,5 @@
 """Sentiment140: tweets of many users, negative or positive, each user a client (LEAF; FedRep, FedHeNN)."""
 
-from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 
-from fedfeat.config.conditions import Condition, Count, Natural, integer, interval, one_of
+from fedfeat.config.conditions import Count, Natural, integer, interval
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.partition.parts import share_of
 from fedfeat.data.sent140_file import find_csv, read_tweets
@@ -18,25 +17,14 @@ from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
 from fedfeat.types import Vocabulary
 
-CHECKS = {
-    "sample_fraction": interval("(0, 1]"),
-    "min_tweets": integer(2),
-    "train_fraction": interval("(0, 1)"),
-    "lowercase": one_of(True, False),
-    "num_tokens": integer(1),
-    "embed": one_of("learned", "glove"),
-    "max_words": integer(1),
-    "seed": integer(0),
-}
-
 
 def sent140(
     root: str | Path,
     encoding: str = "latin-1",
-    sample_fraction: Annotated[float, CHECKS["sample_fraction"]] = 0.3,
-    min_tweets: Annotated[int, CHECKS["min_tweets"]] = 50,
+    sample_fraction: Annotated[float, interval("(0, 1]")] = 0.3,
+    min_tweets: Annotated[int, integer(2)] = 50,
     num_users: Count | None = 100,
-    train_fraction: Annotated[float, CHECKS["train_fraction"]] = 0.8,
+    train_fraction: Annotated[float, interval("(0, 1)")] = 0.8,
     lowercase: bool = False,
     num_tokens: Count = 25,
     embed: Literal["learned", "glove"] = "learned",
@@ -65,13 +53,6 @@ def sent140(
         num_train: At most so many training examples, see `subset.limited`.
         num_test: At most so many test examples.
     """
-    given = {
-        "sample_fraction": sample_fraction, "min_tweets": min_tweets, "train_fraction": train_fraction,
-        "lowercase": lowercase, "num_tokens": num_tokens, "embed": embed, "max_words": max_words, "seed": seed,
-    }  # fmt: skip
-    _check(given, CHECKS)
-    if num_users is not None:
-        _check({"num_users": num_users}, {"num_users": integer(1)})
     root = Path(root).expanduser()
     tweets = read_tweets(find_csv(root), encoding)
     sample = sampled(tweets.users, sample_fraction, seed)
@@ -101,7 +82,7 @@ def sampled(users: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Take users in random order until they have a share of all tweets; the last one is cut to fit (LEAF).
 
     Args:
-        users: User of every tweet, ``(N,)``.
+        users: User of every tweet, ``(N,)``, here and below.
         fraction: The share.
         seed: Source of the order.
 
@@ -115,14 +96,7 @@ def sampled(users: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 
 
 def drawn_users(users: np.ndarray, min_tweets: int, num_users: int | None, seed: int) -> np.ndarray:
-    """Draw users among those with enough tweets; the k-th of them becomes client k.
-
-    Args:
-        users: User of every tweet, ``(N,)``.
-        min_tweets: See `sent140`.
-        num_users: See `sent140`.
-        seed: Source of the draw.
-    """
+    """Draw users, see `sent140`, among those with enough tweets; the k-th of them becomes client k."""
     counts = np.bincount(users)
     enough = np.flatnonzero(counts >= min_tweets)
     if not len(enough):
@@ -140,7 +114,7 @@ def split_users(
     """Cut the tweets of each user at random; both parts have at least one.
 
     Args:
-        users: User of every tweet, ``(N,)``.
+        users: See `sampled`.
         rows: The tweets of the sample.
         chosen: The users that take part, each with two tweets or more.
         fraction: Share of the first part, rounded down.
@@ -158,9 +132,3 @@ def split_users(
         first.append(own[:cut])
         second.append(own[cut:])
     return np.sort(np.concatenate(first)), np.sort(np.concatenate(second))
-
-
-def _check(values: Mapping[str, object], conditions: Mapping[str, Condition]) -> None:
-    for key, value in values.items():
-        if not conditions[key].holds(value):
-            raise ConfigError.rule(f"data.loader.{key}", conditions[key].text, value)

@@ -4,17 +4,14 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
-import torch
 
 from fedfeat.config.conditions import Condition, integer
 from fedfeat.data.examples import Dataset, Examples
-from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
 
 SUBSET_SEED = 0
 """Fixes the order in which examples are taken: it belongs to the data set, not to the experiment."""
-LIMIT = Condition(integer(1).holds, "be an integer of at least 1 or null")
-Limit = Annotated[int, LIMIT] | None
+Limit = Annotated[int, Condition(integer(1).holds, "be an integer of at least 1 or null")] | None
 """At most so many examples."""
 
 
@@ -29,23 +26,17 @@ def limited(dataset: Dataset, num_train: Limit = None, num_test: Limit = None) -
         num_train: Training examples to keep; None keeps all.
         num_test: Test examples to keep; None keeps all.
     """
-    train = _first(dataset.train, num_train, "num_train", 0)
-    return replace(dataset, train=train, test=_first(dataset.test, num_test, "num_test", 1))
+    train, test = _first(dataset.train, num_train, 0), _first(dataset.test, num_test, 1)
+    return replace(dataset, train=train, test=test)
 
 
-def _first(examples: Examples, size: int | None, key: str, split: int) -> Examples:
-    if size is not None and not LIMIT.holds(size):
-        raise ConfigError.rule(f"data.loader.{key}", LIMIT.text, size)
+def _first(examples: Examples, size: int | None, split: int) -> Examples:
     if size is None or size >= len(examples):
         return examples
     labels = examples.labels.numpy()
     turns = np.empty(len(labels), dtype=np.int64)  # each example's place in the order of its class
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        turns[numpy_generator(SUBSET_SEED, "subset", split, int(label)).permutation(members)] = np.arange(
-            len(members)
-        )
-    chosen = np.sort(np.lexsort((labels, turns))[:size])
-    index = torch.from_numpy(chosen)
-    columns = {name: column[chosen] for name, column in examples.columns.items()}
-    return Examples(examples.inputs[index], examples.labels[index], columns)
+        order = numpy_generator(SUBSET_SEED, "subset", split, int(label)).permutation(members)
+        turns[order] = np.arange(len(members))
+    return examples.rows(np.sort(np.lexsort((labels, turns))[:size]))

@@ -1,24 +1,29 @@
 """Random images of any shape, for benchmarks and tests."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from fedfeat.config.conditions import Natural
+from fedfeat.config.conditions import Condition, Count, Natural, UnitInterval, integer
 from fedfeat.data.examples import Dataset, Examples, channel_moments
-from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
+
+SHAPE = Condition(
+    lambda value: isinstance(value, list) and len(value) == 3 and all(map(integer(1).holds, value)),
+    "be three positive sizes (C, H, W)",
+)
 
 
 def synthetic(
-    shape: Sequence[int] = (3, 32, 32),
-    num_classes: int = 10,
-    num_train: int = 10_000,
-    num_test: int = 2_000,
+    shape: Annotated[Sequence[int], SHAPE] = (3, 32, 32),
+    num_classes: Annotated[int, integer(2)] = 10,
+    num_train: Count = 10_000,
+    num_test: Count = 2_000,
     seed: Natural = 0,
-    signal: float = 0.0,
-    columns: Mapping[str, int] | None = None,
+    signal: UnitInterval = 0.0,
+    columns: Mapping[str, Count] | None = None,
 ) -> Dataset:
     """Draw uniform random pixels and balanced labels.
 
@@ -31,16 +36,13 @@ def synthetic(
         signal: From 0 (pixels say nothing about the class) to 1 (every image is its class's random pattern).
         columns: Name of a further column to the number of different values in it, e.g. ``{"writer": 50}``.
     """
-    _check(shape, num_classes, num_train, num_test, signal, columns or {})
     patterns = numpy_generator(seed, "synthetic/patterns").integers(
         256, size=(num_classes, *shape), dtype=np.uint8
     )
-    train, test = (
-        _draw(patterns, size, seed, split, signal, columns or {})
-        for split, size in enumerate((num_train, num_test))
-    )
-    mean, std = channel_moments(train.inputs)
-    return Dataset("synthetic", train, test, tuple(str(label) for label in range(num_classes)), mean, std)
+    sizes = enumerate((num_train, num_test))
+    train, test = (_draw(patterns, size, seed, split, signal, columns or {}) for split, size in sizes)
+    classes = tuple(map(str, range(num_classes)))
+    return Dataset("synthetic", train, test, classes, *channel_moments(train.inputs))
 
 
 def _draw(
@@ -60,26 +62,3 @@ def _draw(
         for name, values in columns.items()
     }
     return Examples(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)), drawn)
-
-
-def _check(
-    shape: Sequence[int],
-    num_classes: int,
-    num_train: int,
-    num_test: int,
-    signal: float,
-    columns: Mapping[str, int],
-) -> None:
-    """Refuse sizes that no data set can have."""
-    if len(shape) != 3 or min(shape) < 1:
-        raise ConfigError.rule("data.loader.shape", "be three positive sizes (C, H, W)", list(shape))
-    if num_classes < 2:
-        raise ConfigError.rule("data.loader.num_classes", "be at least 2", num_classes)
-    for key, size in (("num_train", num_train), ("num_test", num_test)):
-        if size < 1:
-            raise ConfigError.rule(f"data.loader.{key}", "be at least 1", size)
-    if not 0 <= signal <= 1:
-        raise ConfigError.rule("data.loader.signal", "be between 0 and 1", signal)
-    for name, values in columns.items():
-        if values < 1:
-            raise ConfigError.rule(f"data.loader.columns.{name}", "be at least 1", values)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ import torch
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.folder import read_splits
 from fedfeat.data.subset import Limit, limited
-from fedfeat.errors import ConfigError, DataError
+from fedfeat.errors import DataError
 
 NETWORK_TIMEOUT_S = 10
 """How long a silent server is waited for; torchvision itself would wait for ever."""
@@ -65,7 +65,7 @@ SOURCES = {
 
 
 def named(
-    name: str,
+    name: Literal["mnist", "fashion_mnist", "cifar10", "cifar100"],
     root: str | Path,
     download: bool = True,
     cache_dir: str | Path | None = None,
@@ -85,8 +85,6 @@ def named(
         num_train: At most so many training examples, see `subset.limited`.
         num_test: At most so many test examples.
     """
-    if name not in SOURCES:
-        raise ConfigError.rule("data.loader.name", f"be one of {', '.join(SOURCES)}", name)
     return limited(_whole(name, Path(root).expanduser(), download, cache_dir), num_train, num_test)
 
 
@@ -128,11 +126,10 @@ def _examples(raw: Any) -> Examples:
 def _from_folder(name: str, source: Source, folder: Path, cache_dir: str | Path | None) -> Dataset:
     train, test, folders = read_splits(folder, None, source.shape[0], cache_dir)
     if len(folders) != source.num_classes:
-        raise DataError(
-            f"{folder} must hold the {source.num_classes} classes of {name}, but it has {len(folders)}."
-        )
-    if tuple(train.inputs.shape[1:]) != source.shape:
-        shape = tuple(train.inputs.shape[1:])
+        found = len(folders)
+        raise DataError(f"{folder} must hold the {source.num_classes} classes of {name}, but it has {found}.")
+    shape = tuple(train.inputs.shape[1:])
+    if shape != source.shape:
         raise DataError(f"{folder} must hold the {source.shape} images of {name}, but they are {shape}.")
     numbered = all(label.isdecimal() for label in folders)
     classes = source.classes if numbered and source.classes else folders

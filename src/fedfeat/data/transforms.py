@@ -64,15 +64,13 @@ def random_crop(
     batch, _, height, width = x.shape
     if mode == "reflect" and pad >= min(height, width):
         raise ConfigError.rule("pad", f"be smaller than the {height}x{width} images where it reflects", pad)
-    offsets = torch.randint(2 * pad + 1, (2, batch), generator=generator, device=generator.device).to(
-        x.device
-    )
-    if mode == "constant":
-        padded = F.pad(x, (pad, pad, pad, pad))
-    else:  # PyTorch's own reflects floating-point tensors only
-        padded = _reflect_pad(_reflect_pad(x, pad, 2), pad, 3)
+    places = torch.randint(2 * pad + 1, (2, batch), generator=generator, device=generator.device)
+    top, left = places.to(x.device)
+    # Reflected are floating-point tensors only.
+    wide = x if mode == "constant" or x.is_floating_point() else x.float()
+    padded = F.pad(wide, (pad, pad, pad, pad), mode).to(x.dtype)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (B, C, 2 pad + 1, 2 pad + 1, H, W), a view
-    return windows[torch.arange(batch, device=x.device), :, offsets[0], offsets[1]]
+    return windows[torch.arange(batch, device=x.device), :, top, left]
 
 
 def random_resized_crop(
@@ -123,13 +121,12 @@ def random_boxes(
         Top, left, height and width of each box, int64 ``(4, B)``.
     """
     # float64: in float32 a draw just below 1, times a count, can round up to the count.
-    draws = torch.rand(
-        2 * CROP_TRIES + 2, count, dtype=torch.float64, generator=generator, device=generator.device
-    )
+    shape = (2 * CROP_TRIES + 2, count)
+    draws = torch.rand(shape, dtype=torch.float64, generator=generator, device=generator.device)
     area = height * width * (scale[0] + draws[:CROP_TRIES] * (scale[1] - scale[0]))
     log_low, log_high = math.log(ratio[0]), math.log(ratio[1])
-    shape = torch.exp(log_low + draws[CROP_TRIES:-2] * (log_high - log_low))
-    columns, rows = (area * shape).sqrt().round().long(), (area / shape).sqrt().round().long()  # (tries, B)
+    aspect = torch.exp(log_low + draws[CROP_TRIES:-2] * (log_high - log_low))
+    columns, rows = (area * aspect).sqrt().round().long(), (area / aspect).sqrt().round().long()  # (tries, B)
     fits = (columns > 0) & (columns <= width) & (rows > 0) & (rows <= height)
     first = fits.int().argmax(0, keepdim=True)  # argmax gives the first of equals
     found = fits.any(0)
@@ -165,12 +162,6 @@ def _resize_weights(start: Tensor, length: Tensor, total: int, size: int) -> Ten
     return weights / weights.sum(2, keepdim=True)
 
 
-def _reflect_pad(x: Tensor, pad: int, dim: int) -> Tensor:
-    """Pad both ends of one dimension with what lies beside its outermost entries, mirrored."""
-    size = x.shape[dim]
-    return torch.cat([x.narrow(dim, 1, pad).flip(dim), x, x.narrow(dim, size - 1 - pad, pad).flip(dim)], dim)
-
-
 # The named transforms, each after the public code that it names.
 
 
@@ -181,11 +172,8 @@ def none() -> Transform:
 
 def cifar_fedma() -> Transform:
     """Reflect-pad 4, crop, flip (code: IBM/FedMA ``utils.py``)."""
-    return Transform(
-        mean=(125.3 / 255, 123.0 / 255, 113.9 / 255),
-        std=(63.0 / 255, 62.1 / 255, 66.7 / 255),
-        augment=(partial(random_crop, pad=4, mode="reflect"), random_flip),
-    )
+    mean, std = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
+    return Transform(mean, std, (partial(random_crop, pad=4, mode="reflect"), random_flip))
 
 
 def cifar_fedrep() -> Transform:
@@ -200,18 +188,13 @@ def cifar100_fedrep() -> Transform:
 
 def cifar_fusion() -> Transform:
     """Random resized crop to 32, flip (code: thu-media/FedFusion ``data/cifar_data.py``)."""
-    return Transform(
-        mean=(0.491, 0.482, 0.447),
-        std=(0.247, 0.243, 0.262),
-        augment=(partial(random_resized_crop, size=32), random_flip),
-    )
+    augment = (partial(random_resized_crop, size=32), random_flip)
+    return Transform((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), augment)
 
 
 def mnist_fusion() -> Transform:
     """Random resized crop to 28, flip (code: thu-media/FedFusion ``data/mnist_data.py``)."""
-    return Transform(
-        mean=(0.131,), std=(0.308,), augment=(partial(random_resized_crop, size=28), random_flip)
-    )
+    return Transform((0.131,), (0.308,), (partial(random_resized_crop, size=28), random_flip))
 
 
 def mnist_plain() -> Transform:

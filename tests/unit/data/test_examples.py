@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedfeat.config.arguments import check_targets
 from fedfeat.data.digits import digits
 from fedfeat.data.examples import Dataset, Examples, channel_moments
 from fedfeat.data.synthetic import synthetic
@@ -118,17 +119,17 @@ def test_synthetic_signal_ties_pixels_to_the_class():
     ("arguments", "message"),
     [
         (
-            {"shape": (28, 28)},
+            {"shape": [28, 28]},
             r"data\.loader\.shape must be three positive sizes \(C, H, W\), but it is \[28, 28\]\.",
         ),
-        ({"shape": (1, 0, 28)}, r"data\.loader\.shape must"),
-        ({"num_classes": 1}, r"data\.loader\.num_classes must be at least 2, but it is 1\."),
-        ({"num_train": 0}, r"data\.loader\.num_train must be at least 1, but it is 0\."),
-        ({"num_test": 0}, r"data\.loader\.num_test must be at least 1, but it is 0\."),
-        ({"signal": 1.5}, r"data\.loader\.signal must be between 0 and 1, but it is 1\.5\."),
-        ({"columns": {"writer": 0}}, r"data\.loader\.columns\.writer must be at least 1, but it is 0\."),
+        ({"shape": [1, 0, 28]}, r"data\.loader\.shape must"),
+        ({"num_classes": 1}, r"data\.loader\.num_classes must be an integer of at least 2, but it is 1\."),
+        ({"num_train": 0}, r"data\.loader\.num_train must be an integer of at least 1, but it is 0\."),
+        ({"num_test": 0}, r"data\.loader\.num_test must be an integer of at least 1, but it is 0\."),
+        ({"signal": 1.5}, r"data\.loader\.signal must be in \[0, 1\], but it is 1\.5\."),
+        ({"columns": {"writer": 0}}, r"columns must .* at least 1, but it is \{'writer': 0\}\."),
     ],
 )
 def test_impossible_synthetic_sets_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        synthetic(**arguments)
+        check_targets({"data": {"loader": {"_target_": "fedfeat.data.synthetic.synthetic", **arguments}}})

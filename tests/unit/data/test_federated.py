@@ -141,11 +141,6 @@ def test_no_rank_is_left_without_an_example():
     assert [len(batch) for batch in epoch(kept)] == [3]  # the last 3 examples would be one per rank
 
 
-def test_a_batch_size_of_zero_is_refused():
-    with pytest.raises(ConfigError, match=r"^batch_size must be positive.* but it is 0\.$"):
-        federated().train_batches(0, 0, 0, 0)
-
-
 def test_counts():
     data = federated(NClasses(classes_per_client=1))
     slow = [[(data.split.train.of(k) % 3 == c).sum() for c in range(3)] for k in range(3)]

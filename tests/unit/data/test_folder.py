@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedfeat.config.arguments import check_targets
 from fedfeat.data import folder
 from fedfeat.data.folder import image_folder
 from fedfeat.errors import ConfigError, DataError
@@ -207,10 +208,13 @@ def test_bad_folders_are_refused_in_one_sentence(case, root, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"image_size": 0}, r"data\.loader\.image_size must be at least 1 or null, but it is 0\."),
-        ({"channels": 2}, r"data\.loader\.channels must be 1, 3 or null, but it is 2\."),
+        (
+            {"image_size": 0},
+            r"data\.loader\.image_size must be an integer of at least 1 or null, but it is 0\.",
+        ),
+        ({"channels": 2}, r"data\.loader\.channels must be one of 1, 3, but it is 2\."),
     ],
 )
-def test_bad_options_are_refused(arguments, message, root):
+def test_bad_options_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        image_folder(root, **arguments)
+        check_targets({"data": {"loader": {"_target_": "fedfeat.data.folder.image_folder", **arguments}}})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedfeat.config.arguments import check_targets
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.schemes import Natural
 from fedfeat.data.sent140 import drawn_users, sampled, sent140, split_users
@@ -290,9 +291,9 @@ def test_bad_files_are_refused_without_a_word_of_theirs(tmp_path, content, encod
         ("embed", "bert"), ("max_words", 0), ("seed", -1), ("num_train", 0),
     ],
 )  # fmt: skip
-def test_bad_options_are_refused(root, key, value):
+def test_bad_options_are_refused(key, value):
     with pytest.raises(ConfigError, match=rf"data\.loader\.{key} must .*, but it is {value!r}\."):
-        load(root, **{key: value})
+        check_targets({"data": {"loader": {"_target_": "fedfeat.data.sent140.sent140", key: value}}})
 
 
 def overrides(root, *more):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedfeat.config.arguments import check_targets
 from fedfeat.data import torchvision_sets as module
 from fedfeat.data.torchvision_sets import SOURCES, named
 from fedfeat.errors import ConfigError, DataError
@@ -177,6 +178,8 @@ def test_another_data_set_in_the_folder_is_refused(classes, size, message, tmp_p
         named("mnist", tmp_path, download=False)
 
 
-def test_an_unknown_name_is_refused(tmp_path):
+def test_an_unknown_name_is_refused():
     with pytest.raises(ConfigError, match=r"data\.loader\.name must be one of mnist, .*, but it is 'svhn'\."):
-        named("svhn", tmp_path)
+        check_targets(
+            {"data": {"loader": {"_target_": "fedfeat.data.torchvision_sets.named", "name": "svhn"}}}
+        )

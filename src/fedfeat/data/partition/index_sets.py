@@ -4,9 +4,11 @@ A partition of labelled data is settled by a table ``counts`` of shape (C, K): h
 client k gets. The functions here draw such a table and deal the shuffled examples of each class out by it.
 Except for `subsets`, every example goes to exactly one client. A client's indices are ascending: the order of
 training is the business of the batches.
+
+``labels`` are the classes of all examples, (N,), ``num_classes`` is C, ``num_clients`` K, and ``rng`` the source of
+randomness; the other arguments are those of the scheme of the same name in `schemes`.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,13 +32,6 @@ def n_classes(
 
     A class is held by ``K * s / C`` clients, rounded down or up where that is no integer, and is cut into
     near-equal pieces; what does not divide goes to the smallest holders. ``s = C`` is a stratified IID split.
-
-    Args:
-        labels: Class of every example, (N,).
-        num_classes: Number of classes, C.
-        num_clients: Number of clients, K.
-        classes_per_client: Classes per client, s.
-        rng: Source of randomness.
     """
     rows = class_rows(num_classes, num_clients, classes_per_client, rng)
     held = np.zeros((num_classes, num_clients), dtype=bool)
@@ -62,9 +57,9 @@ def shards(
     The same rows cut train and test, so that a client is tested on the classes it is trained on.
 
     Args:
-        labels: Class of every example, (N,).
-        rows: Label of every shard of every client, (K, s), from `partition_tables.shard_rows`.
-        rng: Source of randomness: which client gets which shard of a class.
+        labels: See the module.
+        rows: Label of every shard of every client, (K, s), from `tables.shard_rows`.
+        rng: Likewise; which client gets which shard of a class.
         allow_empty: Whether a class may have fewer examples than shards (small test sets).
     """
     num_classes = max(int(rows.max()), int(labels.max(initial=0))) + 1
@@ -93,19 +88,9 @@ def dirichlet(
     """Draw each class's shares from a symmetric Dirichlet distribution, as the public code of FedMA does.
 
     The draw is repeated until every client holds ``min_size`` examples; after `MAX_DRAWS` the last one is
-    repaired by `partition_tables.raise_to_minimum`, so that the function ends for every alpha.
-
-    Args:
-        labels: Class of every example, (N,).
-        num_classes: Number of classes, C.
-        num_clients: Number of clients, K.
-        alpha: Concentration; small is skewed.
-        rng: Source of randomness.
-        min_size: Fewest examples of a client; 10 in FedMA.
-        cap: Whether a client that already holds N / K examples gets nothing of the classes still to come
-            (FedMA).
+    repaired by `tables.raise_to_minimum`, so that the function ends for every alpha.
     """
-    _check_skew("partition.alpha", alpha, len(labels), num_clients, min_size)
+    _check_sizes(len(labels), num_clients, min_size)
     class_sizes = np.bincount(labels, minlength=num_classes)
     counts = dirichlet_counts(class_sizes, num_clients, alpha, rng, min_size, cap)
     return deal(labels, counts, rng)
@@ -119,25 +104,14 @@ def quantity_skew(
     power: float | None = None,
     min_size: int = 10,
 ) -> Parts:
-    """Give every client the same mix of classes but sizes that differ.
-
-    Args:
-        num_examples: Number of examples, N.
-        num_clients: Number of clients, K.
-        rng: Source of randomness.
-        alpha: Sizes drawn from a symmetric Dirichlet distribution (quantity skew of NIID-Bench, Li et al.
-            2022).
-        power: Sizes proportional to ``rank ** -power`` in random order (a power law, as in FedProx).
-        min_size: Fewest examples of a client; 10 in NIID-Bench.
-    """
+    """Give every client the same mix of classes but sizes that differ."""
     if (alpha is None) == (power is None):
         raise ConfigError.rule("partition.alpha", "be null exactly when partition.power is given", alpha)
-    if alpha is not None:
-        _check_skew("partition.alpha", alpha, num_examples, num_clients, min_size)
+    _check_sizes(num_examples, num_clients, min_size)
+    if power is None:
+        assert alpha is not None
         counts = dirichlet_counts(np.array([num_examples]), num_clients, alpha, rng, min_size, cap=False)
     else:
-        assert power is not None
-        _check_skew("partition.power", power, num_examples, num_clients, min_size)
         shares = rng.permutation(np.arange(1.0, num_clients + 1) ** -power)
         counts = raise_to_minimum(cut_sizes(num_examples, shares)[None], min_size)
     return deal(np.zeros(num_examples, dtype=np.int64), counts, rng)
@@ -151,9 +125,8 @@ def subsets(labels: np.ndarray, num_classes: int, class_lists: Sequence[Sequence
     parts = []
     for client_id, classes in enumerate(class_lists):
         if not all(0 <= label < num_classes for label in classes):
-            raise ConfigError.rule(
-                "partition.classes", f"hold class numbers below {num_classes}", list(classes)
-            )
+            rule = f"hold class numbers below {num_classes}"
+            raise ConfigError.rule("partition.classes", rule, list(classes))
         parts.append(np.flatnonzero(np.isin(labels, list(classes))))
         if not len(parts[-1]):
             raise DataError(
@@ -219,10 +192,8 @@ def _check_pieces(available: np.ndarray, pieces: np.ndarray, key: str) -> None:
         )
 
 
-def _check_skew(key: str, value: float, num_examples: int, num_clients: int, min_size: int) -> None:
+def _check_sizes(num_examples: int, num_clients: int, min_size: int) -> None:
     _check_clients(num_examples, num_clients)
-    if not (value > 0 and math.isfinite(value)):
-        raise ConfigError.rule(key, "be positive and finite", value)
     most = num_examples // num_clients
     if not 1 <= min_size <= most:
         rule = f"be between 1 and {most} ({num_examples} examples for {num_clients} clients)"

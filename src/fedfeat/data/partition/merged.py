@@ -38,13 +38,10 @@ def cut_anew(dataset: "Dataset", split: ClientSplit) -> tuple["Dataset", ClientS
     def moved(parts: Parts) -> Parts:
         return parts._replace(indices=places[parts.indices])
 
-    train, test = (_rows(pool, np.flatnonzero(chosen)) for chosen in (~held_out, held_out))
-    return replace(dataset, train=train, test=test), split._replace(
-        train=moved(split.train),
-        val=moved(split.val),
-        test=IndexTestParts(moved(split.test.parts)),
-        merged=False,
-    )
+    train, test = (pool.rows(np.flatnonzero(chosen)) for chosen in (~held_out, held_out))
+    tests = IndexTestParts(moved(split.test.parts))
+    anew = ClientSplit(moved(split.train), moved(split.val), tests, split.permuted)
+    return replace(dataset, train=train, test=test), anew
 
 
 def _joined(first: Examples, second: Examples) -> Examples:
@@ -55,9 +52,3 @@ def _joined(first: Examples, second: Examples) -> Examples:
         torch.cat([first.labels, second.labels]),
         {name: np.concatenate([first.columns[name], second.columns[name]]) for name in sorted(common)},
     )
-
-
-def _rows(examples: Examples, chosen: np.ndarray) -> Examples:
-    index = torch.from_numpy(chosen)
-    columns = {name: column[chosen] for name, column in examples.columns.items()}
-    return Examples(examples.inputs[index], examples.labels[index], columns)

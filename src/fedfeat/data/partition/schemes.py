@@ -34,10 +34,6 @@ class Scheme(ABC):
 
     val_fraction: Share = 0.0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.val_fraction < 1:
-            raise ConfigError.rule("partition.val_fraction", "be at least 0 and below 1", self.val_fraction)
-
     def split(
         self,
         train_labels: np.ndarray,
@@ -92,7 +88,7 @@ class Permuted(Iid):
 
 @dataclass(frozen=True, kw_only=True)
 class NClasses(Scheme):
-    """Exactly ``classes_per_client`` distinct classes per client ("N*C" of Psi-Net and Fed2)."""
+    """Exactly ``classes_per_client`` (s) distinct classes per client ("N*C" of Psi-Net and Fed2)."""
 
     classes_per_client: Count
 
@@ -139,14 +135,8 @@ def shards(
     val_fraction: Share = 0.0,
 ) -> Shards:
     """Build `Shards` with the names of a configuration, in which a scheme's ``split`` is a choice."""
-    if split not in ("native", "merged"):
-        raise ConfigError.rule("partition.split", "be one of native, merged", split)
-    return Shards(
-        shards_per_client=shards_per_client,
-        distinct=distinct,
-        merged=split == "merged",
-        val_fraction=val_fraction,
-    )
+    options = {"distinct": distinct, "merged": split == "merged"}
+    return Shards(shards_per_client=shards_per_client, val_fraction=val_fraction, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +145,8 @@ class Dirichlet(Scheme):
 
     Attributes:
         alpha: Concentration; small is skewed.
-        min_size: Fewest examples of a client.
-        cap: Whether a client that holds N / K examples gets nothing of later classes.
+        min_size: Fewest examples of a client; 10 in FedMA.
+        cap: Whether a client that already holds N / K examples gets nothing of the classes still to come (FedMA).
     """
 
     alpha: Positive
@@ -166,10 +156,8 @@ class Dirichlet(Scheme):
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, None]:
         """See `Scheme.assign`."""
         labels, _, num_classes, num_clients, *_ = population
-        parts = index_sets.dirichlet(
-            labels, num_classes, num_clients, self.alpha, rng, self.min_size, self.cap
-        )
-        return parts, None
+        skew = (self.alpha, rng, self.min_size, self.cap)
+        return index_sets.dirichlet(labels, num_classes, num_clients, *skew), None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,9 +165,9 @@ class QuantitySkew(Scheme):
     """Same mix of classes, different sizes; exactly one of ``alpha`` and ``power`` is given.
 
     Attributes:
-        alpha: Sizes from a Dirichlet distribution.
-        power: Sizes from a power law.
-        min_size: Fewest examples of a client.
+        alpha: Sizes from a symmetric Dirichlet distribution (quantity skew of NIID-Bench, Li et al. 2022).
+        power: Sizes proportional to ``rank ** -power`` in random order (a power law, as in FedProx).
+        min_size: Fewest examples of a client; 10 in NIID-Bench.
     """
 
     alpha: Positive | None = None
@@ -188,11 +176,8 @@ class QuantitySkew(Scheme):
 
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, None]:
         """See `Scheme.assign`."""
-        num_examples, num_clients = len(population.train_labels), population.num_clients
-        skewed = index_sets.quantity_skew(
-            num_examples, num_clients, rng, self.alpha, self.power, self.min_size
-        )
-        return skewed, None
+        sizes = (len(population.train_labels), population.num_clients)
+        return index_sets.quantity_skew(*sizes, rng, self.alpha, self.power, self.min_size), None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +187,6 @@ class Subsets(Scheme):
     classes: Sequence[Sequence[int]]
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         # A config's lists become plain tuples, so that the scheme is a hashable value.
         object.__setattr__(self, "classes", tuple(tuple(int(c) for c in group) for group in self.classes))
 
@@ -226,10 +210,8 @@ class Natural(Scheme):
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, TestParts | None]:
         """See `Scheme.assign`."""
         if self.column not in population.train_columns:
-            known = ", ".join(sorted(population.train_columns)) or "none"
-            raise ConfigError.rule(
-                "partition.column", f"name a column of the data set ({known})", self.column
-            )
+            rule = f"name a column of the data set ({', '.join(sorted(population.train_columns)) or 'none'})"
+            raise ConfigError.rule("partition.column", rule, self.column)
         num_clients = population.num_clients
         column = population.train_columns[self.column]
         groups = index_sets.natural_groups(column, num_clients, rng)

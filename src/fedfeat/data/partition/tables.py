@@ -80,10 +80,10 @@ def dirichlet_counts(
     Args:
         class_sizes: Examples of every class, (C,).
         num_clients: Number of clients, K.
-        alpha: Concentration of the symmetric distribution.
+        alpha: See `schemes.Dirichlet`.
         rng: Source of randomness.
-        min_size: Fewest examples of a client.
-        cap: Whether a client that already holds N / K examples gets nothing of later classes.
+        min_size: See `schemes.Dirichlet`.
+        cap: Likewise.
 
     Returns:
         How many examples of class c client k gets, int64 (C, K).
@@ -140,8 +140,6 @@ def _check_rows(num_classes: int, num_clients: int, classes_per_client: int) -> 
     key = "partition.classes_per_client"
     if not 1 <= classes_per_client <= num_classes:
         raise ConfigError.rule(key, f"be between 1 and the {num_classes} classes", classes_per_client)
-    if num_clients < 1:
-        raise ConfigError.rule("federation.num_clients", "be at least 1", num_clients)
     if num_clients * classes_per_client < num_classes:
         least = math.ceil(num_classes / num_clients)
         rule = f"be at least {least} so that {num_clients} clients hold every class"

@@ -13,7 +13,6 @@ from fedfeat.data.partition.merged import cut_anew
 from fedfeat.data.partition.parts import ClientSplit, IndexTestParts
 from fedfeat.data.partition.schemes import Iid, Shards, shards
 from fedfeat.data.transforms import Transform
-from fedfeat.errors import ConfigError
 from fedfeat.types import Parts, Survey
 
 TRAIN = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 50))
@@ -107,10 +106,6 @@ def test_a_client_of_few_examples_keeps_one_to_train_on():
 
 def test_native_is_as_it_was():
     assert shards(shards_per_client=3, distinct=True) == Shards(shards_per_client=3, distinct=True)
-    with pytest.raises(
-        ConfigError, match=r"partition\.split must be one of native, merged, but it is 'both'\.$"
-    ):
-        shards(shards_per_client=2, split="both")
 
 
 def test_the_data_set_is_cut_anew_by_hand():

@@ -76,8 +76,6 @@ def test_natural_cuts_the_test_set_by_the_same_column_or_else_by_classes():
 
 
 def test_refusals_name_key_and_value():
-    with pytest.raises(ConfigError, match=r"partition.val_fraction must .* but it is 1.0\.$"):
-        schemes.Iid(val_fraction=1.0)
     with pytest.raises(ConfigError, match=r"partition.column must .*\(client\), but it is 'user'\.$"):
         cut(schemes.Natural(column="user"))
     with pytest.raises(ConfigError, match=r"federation.num_clients must equal .*\(2\), but it is 10\.$"):
