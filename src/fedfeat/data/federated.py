@@ -69,11 +69,6 @@ class FederatedData:
         return self.split.train.num_clients
 
     @property
-    def num_test_clients(self) -> int:
-        """Number of clients that have a test part; differs from `num_clients` only where data are pooled."""
-        return len(self.split.test.sizes())
-
-    @property
     def num_test(self) -> int:
         """Size of the whole test set."""
         return len(self._test)
@@ -191,11 +186,9 @@ class FederatedData:
         for chosen in self._on_device(self.split.train.of(client_id)).split(batch_size):
             yield self.plain_inputs(chosen), self._train.labels[chosen]
 
-    def val_batches(self, batch_size: int, client_id: int | None = None) -> Iterator[Batch]:
-        """Yield the validation examples of one client, or of all, without augmentation."""
-        val = self.split.val
-        indices = val.indices if client_id is None else val.of(client_id)
-        for chosen in self._on_device(indices).split(batch_size):
+    def val_batches(self, batch_size: int) -> Iterator[Batch]:
+        """Yield the validation examples of all clients, without augmentation."""
+        for chosen in self._on_device(self.split.val.indices).split(batch_size):
             yield self.plain_inputs(chosen), self._train.labels[chosen]
 
     @property

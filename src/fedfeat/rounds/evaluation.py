@@ -109,7 +109,7 @@ def evaluate_global(
     present = np.flatnonzero(sizes)
     by_client = {int(k): float(accuracies[k]) for k in present}
     metrics = {"global/acc": total_acc, "global/loss": total_loss}
-    if len(num_examples) == data.num_test_clients:
+    if len(num_examples) == len(sizes):
         metrics |= summarise_clients("global/client_acc", by_client, num_examples)
     else:  # pooled data: one training client, the test parts of many
         metrics |= summarise_clients("global/client_acc", by_client, sizes)

@@ -60,7 +60,7 @@ def test_what_is_left_by_hand():
     data = by_hand()
     assert data.class_counts.shape == (3, 3)  # counted before: the view must count anew
     left = data.without(1)
-    assert (left.num_clients, left.num_test_clients, left.num_val) == (2, 2, 2)
+    assert (left.num_clients, len(left.test_sizes()), left.num_val) == (2, 2, 2)
     assert left.split.train.indices.tolist() == [4, 1, 2]
     assert left.split.train.offsets.tolist() == [0, 2, 3]
     assert left.split.val.indices.tolist() == [10, 11]
@@ -96,7 +96,7 @@ def test_pooled_data_hold_those_that_are_left():
     data = by_hand()
     pooled = data.without(1).pooled()
     assert sorted(pooled.split.train.indices) == [1, 2, 4]
-    assert (pooled.num_clients, pooled.num_test_clients) == (1, 2)
+    assert (pooled.num_clients, len(pooled.test_sizes())) == (1, 2)
     assert pooled.class_counts.tolist() == [[0, 2, 1]]
     assert pooled.whole is data
 
@@ -108,7 +108,7 @@ def test_clients_that_are_left_see_what_they_saw_and_nothing_of_the_others(schem
     data = federated(scheme, num_clients, seed)
     left = data.without(count)
     kept = num_clients - count
-    assert left.num_clients == left.num_test_clients == kept
+    assert left.num_clients == len(left.test_sizes()) == kept
     assert left.class_counts.tolist() == data.class_counts[:kept].tolist()
     assert left.test_sizes().tolist() == data.test_sizes()[:kept].tolist()
     for k in range(kept):
