@@ -4,10 +4,10 @@ PYTHON ?= python3
 RUN := $(UV) run --frozen --no-sync
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types clean
+.PHONY: help install demo test test-slow lint format types clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .uv/bin/uv:
 	$(PYTHON) -m venv .uv
@@ -19,12 +19,17 @@ help: ## Show this list
 
 install: .venv/.installed ## Install everything that uv.lock pins into .venv
 
-demo: install ## FedAvg and FedProx against the two bounds on real digits (about 2 minutes on CPU)
+demo: install ## Five methods on real digits, with curves (about 2 minutes on CPU)
 	$(RUN) python scripts/demo.py
 
 # Tests of one file stay in one process, for fixtures that take minutes are made once a file.
-test: install lint types ## Lint, type check and the whole test suite
-	OMP_NUM_THREADS=1 $(RUN) pytest -n auto --maxprocesses 4 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest -n auto --maxprocesses 4 --dist loadfile
+
+test: install lint types ## Lint, type check and the test suite, but for what takes minutes
+	$(PYTEST) -m "not slow"
+
+test-slow: install ## The rest of the test suite: kills, clusters, whole presets, use from outside
+	$(PYTEST) -m slow
 
 lint: install ## Check style and the layers of the package
 	$(RUN) ruff check .

@@ -26,7 +26,8 @@ class FedHeNNHeteroServer(SharedInputsServer):
         kernel: ``linear`` or ``rbf``; the clients' own.
         sigma_factor: Of rbf.
         kernel_norm: ``none`` (the paper's plain mean), or ``fro``: no client counts more for the scale of its kernel.
-        kbar_over: ``all`` clients (Algorithm 2), or the round's ``participants``, as in dishamakhija/FedHeNN.
+        kbar_over: ``all`` clients (Algorithm 2), or the round's ``participants``, before they train;
+            dishamakhija/FedHeNN takes those of the round before, after they had trained.
         arguments: As in `SharedInputsServer`.
     """
 
