@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -108,17 +108,12 @@ def layer_points(network: Network) -> dict[str, LayerPoints]:
     """
     trace = _Trace()
     like = next(network.parameters())
-    handles = []
-    for name, module in _units(network):
-        handles.append(module.register_forward_pre_hook(trace.before))
-        handles.append(module.register_forward_hook(partial(trace.after, name)))
-    try:
-        # Not inference mode, whose tensors do not count their changes.
-        with eval_mode(network), torch.inference_mode(False), torch.no_grad():
-            network(torch.zeros((1, *network.input_shape), device=like.device, dtype=like.dtype))
-    finally:
-        for handle in handles:
-            handle.remove()
+    # Not inference mode, whose tensors do not count their changes.
+    with ExitStack() as hooks, eval_mode(network), torch.inference_mode(False), torch.no_grad():
+        for name, module in _units(network):
+            hooks.enter_context(module.register_forward_pre_hook(trace.before))
+            hooks.enter_context(module.register_forward_hook(partial(trace.after, name)))
+        network(torch.zeros((1, *network.input_shape), device=like.device, dtype=like.dtype))
     return trace.points
 
 
@@ -193,13 +188,10 @@ def captured(network: Network, points: Mapping[str, Point]) -> Iterator[dict[str
         taken[layer] = output
         return output.clone()  # what follows may change it in place: ReLU, or a residual addition
 
-    names = {point.module for point in points.values()}
-    handles = [network.get_submodule(name).register_forward_hook(partial(keep, name)) for name in names]
-    try:
+    with ExitStack() as hooks:
+        for name in {point.module for point in points.values()}:
+            hooks.enter_context(network.get_submodule(name).register_forward_hook(partial(keep, name)))
         yield taken
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def align(preferences: dict[int, Preferences], pref_neg: PrefNeg = "clamp") -> A
         primaries.append(tuple(map(primary_classes, vectors)))
         shares.append(alignment(primaries[-1]))
         metrics[f"align/agreement_{layer}"] = _mean(shares[-1])
-        normalised = (normalise(v, pref_neg).vectors for v in vectors)
+        normalised = (normalise(v, pref_neg) for v in vectors)
         metrics[f"align/distance_{layer}"] = alignment_distance(normalised, present)
         tv = [total_variance(v[here], pref_neg) for v, here in zip(vectors, present, strict=True)]
         metrics[f"align/tv_{layer}"] = sum(tv) / len(tv)

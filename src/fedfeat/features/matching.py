@@ -8,7 +8,6 @@ stands at the bias, which there, from the second layer on, is at the first weigh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,6 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedfeat.config.conditions import Natural, NotNegative, Positive
-from fedfeat.errors import ConfigError
 from fedfeat.features.matching_records import Atoms, Evidence, Matched, Prior
 
 BIAS_MEAN = 0.1
@@ -48,14 +46,6 @@ class BBPMap:
     sweeps: Natural = 5
     popularity_coef: NotNegative = 1.0
     shrink: bool = True
-
-    def __post_init__(self) -> None:
-        for key in ("gamma", "sigma2", "sigma02"):
-            if not 0 < getattr(self, key) < math.inf:
-                raise ConfigError.rule(key, "be a finite number above 0", getattr(self, key))
-        for key in ("sweeps", "popularity_coef"):
-            if not 0 <= getattr(self, key) < math.inf:
-                raise ConfigError.rule(key, "be a finite number of at least 0", getattr(self, key))
 
 
 def match_layer(

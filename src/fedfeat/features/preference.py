@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from itertools import repeat
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedfeat.errors import ConfigError
 from fedfeat.features.capture import Point, captured, eval_mode, layer_points
 from fedfeat.models.network import Network
 
@@ -43,18 +43,6 @@ class Preferences(NamedTuple):
     present: tuple[Tensor, ...]
 
 
-class Normalised(NamedTuple):
-    """Normalised vectors of one layer.
-
-    Attributes:
-        vectors: Each neuron's vector with sum 1, float32 (neurons, classes).
-        num_zero: Neurons that had no preference at all and got the uniform vector.
-    """
-
-    vectors: Tensor
-    num_zero: int
-
-
 def class_preferences(
     network: Network,
     images_by_class: Tensor | Sequence[Tensor],
@@ -78,9 +66,6 @@ def class_preferences(
         pref_score: Z_c is the ``logit`` or the ``prob`` (softmax) of the class. Where the network does not have
             the class, its logit -inf, preferences are 0.
     """
-    _check_choice("pref_at", pref_at, PrefAt)
-    _check_choice("pref_reduce", pref_reduce, PrefReduce)
-    _check_choice("pref_score", pref_score, PrefScore)
     if len(images_by_class) != network.num_classes:
         raise ValueError(
             f"images_by_class must have one entry for each of the {network.num_classes} classes, "
@@ -129,21 +114,19 @@ def _reduce(activation: Tensor, gradient: Tensor, pref_reduce: str) -> Tensor:
     return (activation.mean(dims) * gradient.mean(dims)).cpu()
 
 
-def normalise(p: Tensor, pref_neg: PrefNeg = "clamp") -> Normalised:
-    """Divide each neuron's vector by its sum: the P-hat of Psi-Net Eq. 5 (Fed2 Eq. 17).
+def normalise(p: Tensor, pref_neg: PrefNeg = "clamp") -> Tensor:
+    """Divide each neuron's vector by its sum: the P-hat of Psi-Net Eq. 5 (Fed2 Eq. 17), float32 (neurons, classes).
 
     Args:
         p: Raw vectors (neurons, classes).
         pref_neg: Negative preferences become 0 (``clamp``), positive (``abs``), or stay (``keep``, Eq. 5 to the
             letter: a sum near 0 gives large values, a negative one turns all signs).
     """
-    _check_choice("pref_neg", pref_neg, PrefNeg)
     p = p.double()
     if pref_neg != "keep":
         p = p.clamp(min=0) if pref_neg == "clamp" else p.abs()
-    num_zero = int((p == 0).all(dim=1).sum())
     p = p + EPSILON
-    return Normalised((p / p.sum(dim=1, keepdim=True)).float(), num_zero)
+    return (p / p.sum(dim=1, keepdim=True)).float()
 
 
 def primary_classes(p: Tensor) -> Tensor:
@@ -166,7 +149,7 @@ def total_variance(p: Tensor, pref_neg: PrefNeg = "clamp") -> float:
         p: Raw vectors (neurons, classes).
         pref_neg: See `normalise`.
     """
-    vectors = normalise(p, pref_neg).vectors.double()
+    vectors = normalise(p, pref_neg).double()
     return float((vectors - vectors.mean(dim=0)).norm(dim=1).mean())
 
 
@@ -179,9 +162,8 @@ def alignment(primaries: Iterable[Tensor]) -> Tensor:
     Args:
         primaries: Each client's `primary_classes` of the layer, (neurons,).
     """
-    labels = (
-        torch.stack(list(primaries), dim=1) - NO_CLASS
-    )  # (neurons, clients), column 0 of counts for no class
+    labels = torch.stack(list(primaries), dim=1) - NO_CLASS  # (neurons, clients)
+    # Column 0 is for no class.
     counts = torch.zeros(len(labels), int(labels.max()) + 1, dtype=torch.float64)
     counts.scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float64))
     counts = counts[:, 1:]
@@ -202,10 +184,8 @@ def alignment_distance(vectors: Iterable[Tensor], present: Iterable[Tensor] | No
     """
     clients = 0
     counts = squares = total = torch.zeros((), dtype=torch.float64)
-    masked: Iterable[tuple[Tensor, Tensor | None]] = (
-        ((client, None) for client in vectors) if present is None else zip(vectors, present, strict=True)
-    )
-    for client, mask in masked:
+    masks = repeat(None) if present is None else present
+    for client, mask in zip(vectors, masks, strict=present is not None):
         here = torch.ones(len(client), dtype=torch.bool) if mask is None else mask
         client = client.double().masked_fill(~here[:, None], 0.0)
         clients, counts = clients + 1, counts + here
@@ -231,8 +211,6 @@ def choose_depth(tv: Sequence[float], tau: float = 0.5) -> int:
     Returns:
         From 0 (the first layer exceeds) to ``len(tv)`` (none does, as where all are equal).
     """
-    if not 0 <= tau <= 1:
-        raise ConfigError.rule("tau", "be from 0 to 1", tau)
     if not tv or not all(math.isfinite(value) for value in tv):
         raise ValueError(f"tv must be finite values, at least one, but it is {list(tv)}.")
     threshold = tv_threshold(tv, tau)
@@ -242,9 +220,3 @@ def choose_depth(tv: Sequence[float], tau: float = 0.5) -> int:
 def tv_threshold(tv: Sequence[float], tau: float = 0.5) -> float:
     """Give the threshold of `choose_depth`, min + tau (max - min)."""
     return min(tv) + tau * (max(tv) - min(tv))
-
-
-def _check_choice(key: str, value: object, allowed: object) -> None:
-    choices = get_args(allowed)
-    if value not in choices:
-        raise ConfigError.rule(key, f"be one of {', '.join(choices)}", value)

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_harness import Shapes, doubly_centred, few, normal
 
-from fedfeat.errors import ConfigError
 from fedfeat.features.cka import cka
 from fedfeat.features.kernels import Kernel, KernelMean, kernel_of, linear_kernel, rbf_kernel
 
@@ -85,18 +84,10 @@ def test_rbf_is_the_same_at_any_scale_and_far_from_the_origin():
     torch.testing.assert_close(rbf_kernel(a + 1000).matrix(), expected, rtol=5e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf])
-def test_rbf_refuses_a_width_that_is_none(factor):
-    with pytest.raises(ConfigError, match="sigma_factor must be finite and above 0"):
-        rbf_kernel(torch.ones(3, 1), factor)
-
-
-def test_kernel_of_names_both_and_refuses_others():
+def test_kernel_of_names_both():
     a = normal(4, 2)
     assert kernel_of(a).matrix().equal(linear_kernel(a).matrix())
     assert kernel_of(a, "rbf", 0.8).matrix().equal(rbf_kernel(a, 0.8).matrix())
-    with pytest.raises(ConfigError, match="kernel must be one of linear, rbf, but it is 'poly'"):
-        kernel_of(a, "poly")
 
 
 def test_restrict_is_the_submatrix():
@@ -227,8 +218,6 @@ def test_mean_makes_no_matrix_before_the_factors_are_wide():
 
 
 def test_mean_refuses():
-    with pytest.raises(ConfigError, match="kernel_norm must be one of none, fro, but it is 'trace'"):
-        KernelMean("trace")
     mean = KernelMean()
     with pytest.raises(ValueError, match="at least one of positive weight"):
         mean.result()
