@@ -31,43 +31,32 @@ class ArchitecturePool:
     def __post_init__(self) -> None:
         weak = () if self.weak is None else (self.weak,)
         for key, used in (("pool.shares", self.shares), ("pool.names", self.names), ("pool.weak", weak)):
-            unknown = next((name for name in used or () if name not in self.models), None)
-            if unknown is not None:
+            for unknown in (name for name in used or () if name not in self.models):
                 raise ConfigError.rule(key, f"name networks of the pool ({', '.join(self.models)})", unknown)
-        if self.shares is not None and not math.isclose(sum(self.shares.values()), 1.0, abs_tol=1e-6):
+        if self.shares is None:
+            return
+        if not math.isclose(sum(self.shares.values()), 1.0, abs_tol=1e-6):
             raise ConfigError.rule("pool.shares", "add up to 1", dict(self.shares))
-        if self.shares is not None and min(self.shares.values()) < 0:
+        if min(self.shares.values()) < 0:
             raise ConfigError.rule("pool.shares", "not be negative", dict(self.shares))
 
     def assign(self, num_clients: int, seed: int, weak: Collection[int] = ()) -> tuple[str, ...]:
-        """Give the name of every client's network.
+        """Give the name of every client's network, with the experiment's seed; ``weak`` are the weak clients."""
+        names = self._assigned(num_clients, seed)
+        return tuple(self.weak if self.weak and k in weak else name for k, name in enumerate(names))
 
-        Args:
-            num_clients: Number of clients.
-            seed: The experiment's seed.
-            weak: The weak clients.
-        """
-        names = self._assign(num_clients, seed)
-        if self.weak is None:
-            return names
-        return tuple(self.weak if k in weak else name for k, name in enumerate(names))
-
-    def _assign(self, num_clients: int, seed: int) -> tuple[str, ...]:
+    def _assigned(self, num_clients: int, seed: int) -> Sequence[str]:
         if self.names is not None:
             if len(self.names) != num_clients:
                 rule = f"have one name for each of the {num_clients} clients"
                 raise ConfigError.rule("pool.names", rule, f"{len(self.names)} names")
-            return tuple(self.names)
+            return self.names
         if self.shares is None:
-            known = list(self.models)
-            draws = (
-                numpy_generator(seed, "architecture", k).integers(len(known)) for k in range(num_clients)
-            )
-            return tuple(known[int(i)] for i in draws)
+            draws = (numpy_generator(seed, "architecture", k) for k in range(num_clients))
+            return [list(self.models)[draw.integers(len(self.models))] for draw in draws]
         counts = _largest_remainders(self.shares, num_clients)
-        ordered = [name for name, count in counts.items() for _ in range(count)]
-        places = numpy_generator(seed, "architecture").permutation(num_clients)
-        return tuple(ordered[int(i)] for i in places)
+        ordered = list(Counter(counts).elements())
+        return [ordered[i] for i in numpy_generator(seed, "architecture").permutation(num_clients)]
 
 
 class PooledNetworks:
@@ -79,9 +68,9 @@ class PooledNetworks:
         seeded: Calls a function under the common initial randomness.
         input_shape: Shape of one example.
         num_classes: Number of classes.
-        num_clients: Number of clients.
-        seed: The experiment's seed.
-        weak: The weak clients.
+        num_clients: See `ArchitecturePool.assign`.
+        seed: See there.
+        weak: See there.
     """
 
     def __init__(

@@ -10,11 +10,8 @@ import torch
 # times faster when other processes are busy. A batch of 32 through the MNIST CNN is 100 times as much.
 _FLOPS_WORTH_THREADS = 2e8
 
-# Parameters of glibc's mallopt(3), and the largest values that it takes.
+# Parameters of glibc's mallopt(3), which takes no threshold of mmap above 32 MiB.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEEP_AT_MOST = 2**30
-_LARGEST_MMAP_THRESHOLD = 32 * 2**20
-
 
 # What the process starts with, for a run that comes after one that wanted other numbers.
 _VARIABLE = "OMP_NUM_THREADS"
@@ -34,11 +31,9 @@ def set_threads(num_threads: int | None, flops_per_step: float) -> None:
             PyTorch's default, or under ``ddp`` the share of the cores that Lightning gives every process.
         flops_per_step: Work of one local step.
     """
-    threads, variable = _AT_START
     if num_threads is None and flops_per_step < _FLOPS_WORTH_THREADS:
         num_threads = 1
-    if num_threads is not None:
-        threads, variable = num_threads, str(num_threads)
+    threads, variable = _AT_START if num_threads is None else (num_threads, str(num_threads))
     torch.set_num_threads(threads)
     # Where the variable is set, Lightning's launcher of ddp leaves the number of threads alone.
     if variable is None:
@@ -62,6 +57,4 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return False
-    return bool(
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD) and mallopt(_M_TRIM_THRESHOLD, _KEEP_AT_MOST)
-    )
+    return bool(mallopt(_M_MMAP_THRESHOLD, 32 * 2**20) and mallopt(_M_TRIM_THRESHOLD, 2**30))

@@ -21,24 +21,10 @@ from fedfeat.errors import ConfigError
 # The fields on which it depends whether a Trainer can be built on a machine; of the rest, those that are given.
 _MACHINE = ("accelerator", "devices", "strategy", "precision")
 
-_QUIET_LOGGERS = (
-    "pytorch_lightning",
-    "pytorch_lightning.utilities.rank_zero",
-    "pytorch_lightning.accelerators.cuda",
-)
-
 # Arguments of Lightning that are only handed on.
 _FURTHER = (
-    "limit_train_batches",
-    "accumulate_grad_batches",
-    "detect_anomaly",
-    "profiler",
-    "max_time",
-    "benchmark",
-    "sync_batchnorm",
-    "num_nodes",
-    "plugins",
-    "barebones",
+    *("limit_train_batches", "accumulate_grad_batches", "detect_anomaly", "profiler", "max_time"),
+    *("benchmark", "sync_batchnorm", "num_nodes", "plugins", "barebones"),
 )
 
 
@@ -49,10 +35,8 @@ class _MeanLoss(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Lightning hook: note the loss of a batch."""
-        size = len(batch[1])
-        pl_module.log(
-            "train/loss", outputs["loss"], on_step=False, on_epoch=True, sync_dist=True, batch_size=size
-        )
+        options = {"on_step": False, "on_epoch": True, "sync_dist": True, "batch_size": len(batch[1])}
+        pl_module.log("train/loss", outputs["loss"], **options)
 
 
 class _Trainer(pl.Trainer):
@@ -124,8 +108,8 @@ class LocalTrainer:
     callbacks: tuple[pl.Callback, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in _QUIET_LOGGERS:
-            logging.getLogger(name).setLevel(logging.WARNING)
+        for name in ("", ".utilities.rank_zero", ".accelerators.cuda"):
+            logging.getLogger(f"pytorch_lightning{name}").setLevel(logging.WARNING)
         # Part of deterministic mode: every new tensor is filled first, for programs that read uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
@@ -143,16 +127,11 @@ class LocalTrainer:
         """
         alone = self.devices in (1, "1") and self.strategy == "auto"
         environment = {"plugins": LightningEnvironment()} if alone else {}
+        given = {name: getattr(self, name) for name in (*_MACHINE, "gradient_clip_val", "deterministic")}
         shown = [any(isinstance(one, kind) for one in self.callbacks) for kind in (ProgressBar, ModelSummary)]
         with quiet():
             trainer = _Trainer(
-                accelerator=self.accelerator,
-                devices=self.devices,
-                strategy=self.strategy,
-                precision=self.precision,
-                gradient_clip_val=self.gradient_clip_val,
                 gradient_clip_algorithm=self.gradient_clip_algorithm if self.gradient_clip_val else None,
-                deterministic=self.deterministic,
                 max_epochs=1,
                 logger=False,
                 enable_checkpointing=False,
@@ -161,7 +140,7 @@ class LocalTrainer:
                 callbacks=[_MeanLoss(), *self.callbacks] if self.callbacks else None,
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
-                **(environment | self.further),
+                **(given | environment | self.further),
             )
         if trainer.world_size == 1:
             trainer._signal_connector.register_signal_handlers = _leave_signals  # type: ignore[method-assign]

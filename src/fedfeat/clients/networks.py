@@ -90,7 +90,7 @@ def separated(
         spec: How the network is separated.
         base: Makes the network as it was.
         seeded: Calls a function under the common initial randomness.
-        class_counts: Training examples per client and class (K, C).
+        class_counts: See `TrimmedNetworks`.
         class_names: Names of the classes.
         seed: The experiment's seed, for a random class map.
     """

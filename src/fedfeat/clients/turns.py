@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from fedfeat.client import ClientModule
 from fedfeat.data.federated import FederatedData
 from fedfeat.models.policy import DROPPED
@@ -41,10 +39,7 @@ class WorkerSettings:
 def become(module: ClientModule, task: Task, receive: Callable[[Any, Any], None]) -> Any:
     """Make a client half the client of a task and give the method's record of its last turn.
 
-    Args:
-        module: The client half.
-        task: The task, with what the server sends and what the client has kept.
-        receive: The half's ``receive`` or ``recall``.
+    The half's ``receive`` or ``recall`` takes what the server sends and what the client has kept.
     """
     kept = task.kept or _NOTHING
     module.take_personal(kept.personal)
@@ -53,14 +48,7 @@ def become(module: ClientModule, task: Task, receive: Callable[[Any, Any], None]
 
 
 def turn_of(module: ClientModule, task: Task, memory: Any, data: FederatedData) -> Turn:
-    """Give what a client half may know of a task.
-
-    Args:
-        module: The client half.
-        task: The task.
-        memory: The method's record of the client's last turn, or None.
-        data: The federation's data.
-    """
+    """Give what a client half may know of a task; ``memory`` is the method's record of the client's last turn."""
     return Turn(
         client_id=task.client_id,
         round_idx=task.round_idx,
@@ -74,16 +62,10 @@ def turn_of(module: ClientModule, task: Task, memory: Any, data: FederatedData) 
     )
 
 
-def uploaded_keys(module: ClientModule) -> list[str]:
-    """Name the tensors of a client half's network that an upload may be made of: all that follow from no others."""
-    return [key for key, policy in module.policies.items() if policy != DROPPED]
-
-
 class TrainedTensors(Mapping[str, "Params"]):
-    """The tensors of a client half by its parts, each copied to the CPU when it is asked for.
+    """The tensors of a client half after its fit by its parts, each copied to the CPU when it is asked for.
 
-    Args:
-        module: The client half, after its fit.
+    Of the network, those that follow from others are left out: no upload may be made of them.
     """
 
     def __init__(self, module: ClientModule) -> None:
@@ -92,8 +74,8 @@ class TrainedTensors(Mapping[str, "Params"]):
     def __getitem__(self, part: str) -> Params:
         """Copy the tensors of a part: ``model``, or any other module that the half has."""
         if part not in self._copies:
-            keys = uploaded_keys(self._module) if part == "model" else None
-            self._copies[part] = snapshot(self._module.get_submodule(part), keys)
+            own = [key for key, policy in self._module.policies.items() if policy != DROPPED]
+            self._copies[part] = snapshot(self._module.get_submodule(part), own if part == "model" else None)
         return self._copies[part]
 
     def __iter__(self) -> Iterator[str]:
@@ -106,10 +88,3 @@ class TrainedTensors(Mapping[str, "Params"]):
 def cause_of(error: Exception) -> str:
     """Give an error's type and the first line of what it says."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-
-
-def seed_global_generators(seed: int) -> None:
-    """As `torch.manual_seed`, which without a GPU formats a stack trace for later at every call (0.5 ms)."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from functools import cached_property
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,18 +13,10 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
-from fedfeat.clients.modules import ModuleCache, make_module
 from fedfeat.clients.networks import has_batch_norm
 from fedfeat.clients.optimizer_state import optimizer_state, optimizer_tensors
 from fedfeat.clients.scoring import score_examples
-from fedfeat.clients.turns import (
-    TrainedTensors,
-    WorkerSettings,
-    become,
-    cause_of,
-    seed_global_generators,
-    turn_of,
-)
+from fedfeat.clients.turns import TrainedTensors, WorkerSettings, become, cause_of, turn_of
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.unlabelled import images_by_class
 from fedfeat.errors import ClientError
@@ -37,6 +30,9 @@ from fedfeat.types import Answer, Kept, Networks, Scores, Task, Turn, Update
 
 if TYPE_CHECKING:
     from fedfeat.types import Params, Tensors
+
+MAX_ARCHITECTURES = 32
+"""With more the least recently used are built again at their next turn."""
 
 
 class Worker:
@@ -63,7 +59,7 @@ class Worker:
         self.data, self.trainer, self.settings = data, trainer, settings
         self.networks, self.probe, self._build_client = networks, probe, build_client
         self.lightning = trainer.build()
-        self._modules = ModuleCache(self._make)
+        self._made = lru_cache(MAX_ARCHITECTURES)(self._make)
         self.module = self._make(None)
         self.drop_singleton = any([has_batch_norm(module.model) for module in self.kinds()])
 
@@ -73,14 +69,20 @@ class Worker:
         return [self.module_of(client_id) for client_id in clients] or [self.module]
 
     def _make(self, key: Hashable) -> ClientModule:
-        module = make_module(self._build_client, self.networks, key, self.trainer, self.settings.seed)
+        with torch.random.fork_rng(devices=[]):
+            # What a method adds to the network has the same first weights in every process and architecture.
+            torch.manual_seed(derive_seed(self.settings.seed, "method init"))
+            model = self.networks.build(key)
+            module = self._build_client(model=model, channels_last=self.trainer.channels_last)
+        if self.trainer.compile:
+            module.model.compile()
         module.plain = self.data.plain
         return module
 
     def module_of(self, client_id: int) -> ClientModule:
-        """Give the module of a client's architecture; the least recently used of many are built again."""
+        """Give the module of a client's architecture."""
         key = self.networks.key(client_id)
-        return self.module if key is None else self._modules.get(key)
+        return self.module if key is None else self._made(key)
 
     def steps_per_epoch(self, client_id: int) -> int:
         """Optimizer steps that one pass over a client's training examples takes."""
@@ -110,7 +112,7 @@ class Worker:
         keeps = self.settings.keep_optimizer
         module.optimizer_state = optimizer_state(task.kept.optimizer) if keeps and task.kept else {}
         # Dropout and other draws from the global generator start at this turn's address.
-        seed_global_generators(self.fit_seed(task))
+        _seed_global_generators(self.fit_seed(task))
         with quiet():
             self.lightning.fit(module, batches)
         state = optimizer_tensors(self.lightning.optimizers[0]) if keeps else {}
@@ -124,21 +126,11 @@ class Worker:
         return turn
 
     def conclude(
-        self,
-        module: ClientModule,
-        task: Task,
-        turn: Turn,
-        tensors: Tensors,
-        optimizer: Params | None = None,
+        self, module: ClientModule, task: Task, turn: Turn, tensors: Tensors, optimizer: Params | None = None
     ) -> Update:
-        """Give what comes of a turn.
+        """Give what comes of a turn: of the trained tensors, and of the optimizer's where they are kept.
 
-        Args:
-            module: The client half; it holds the trained tensors where it runs at its upload, or is scored.
-            task: The task.
-            turn: The turn.
-            tensors: The trained tensors.
-            optimizer: The optimizer's, where they are kept.
+        The module holds the trained tensors too where it runs at its upload, or is scored.
         """
         payload, memory = self._uploaded(module, turn, tensors)
         personal = select(tensors["model"], module.personal_keys) if module.personal_keys else {}
@@ -154,11 +146,16 @@ class Worker:
     def _uploaded(self, module: ClientModule, turn: Turn, tensors: Tensors) -> tuple[Any, Any]:
         if not module.runs_at_upload:
             return module.upload(turn, tensors)
+        with torch.no_grad(), self._evaluating(module):
+            return module.upload(turn, tensors)
+
+    @contextmanager
+    def _evaluating(self, module: ClientModule) -> Iterator[None]:
+        """Have a module on the device in eval mode, in the precision of the fits."""
         module.to(self.data.device).eval()
-        with torch.no_grad(), self.trainer.autocast(self.data.device):
-            found = module.upload(turn, tensors)
+        with self.trainer.autocast(self.data.device):
+            yield
         module.train()
-        return found
 
     @cached_property
     def _probe_images(self) -> list[Tensor]:
@@ -184,17 +181,16 @@ class Worker:
         self._become_server(payload)
         chosen = np.arange(self.data.num_test) if indices is None else indices
         batches = self.data.test_batches(chosen, self.settings.eval_batch_size, client_id)
-        return self._score(self.module, self.module, batches)
+        with self._evaluating(self.module):
+            return score_examples(self.module, batches)
 
     @torch.no_grad()
     def answer(self, task: Task, inputs: Tensor) -> Answer:
         """Have a client answer on a survey's inputs (m, ...), as they come from `FederatedData`, by its own model."""
         module = self.module_of(task.client_id).to(self.data.device)
         become(module, task, module.recall)
-        module.eval()
-        with self.trainer.autocast(self.data.device):
+        with self._evaluating(module):
             found = module.answer(inputs, self.settings.eval_batch_size)
-        module.train()
         flops = len(inputs) * module.forward_flops_per_example
         return Answer(task.client_id, self.data.num_examples(task.client_id), found, flops)
 
@@ -209,7 +205,8 @@ class Worker:
     def score_validation(self, payload: Any) -> Scores:
         """Score the server's model on all clients' validation examples."""
         self._become_server(payload)
-        return self._score(self.module, self.module, self.data.val_batches(self.settings.eval_batch_size))
+        with self._evaluating(self.module):
+            return score_examples(self.module, self.data.val_batches(self.settings.eval_batch_size))
 
     def own_score(self, module: ClientModule, client_id: int) -> dict[str, float]:
         """Score the client's own model, as the module stands, on its test part; nothing where the client has none."""
@@ -217,20 +214,9 @@ class Worker:
         if not len(indices):
             return {}
         batches = self.data.test_batches(indices, self.settings.eval_batch_size, client_id)
-        scores = self._score(module, module.predict, batches)
+        with self._evaluating(module):
+            scores = score_examples(module.predict, batches)
         return {"own/acc": float(scores.correct.mean()), "own/loss": float(scores.losses.mean())}
-
-    def _score(
-        self,
-        module: ClientModule,
-        predict: Callable[[Tensor], Tensor],
-        batches: Iterator[tuple[Tensor, Tensor]],
-    ) -> Scores:
-        module.to(self.data.device).eval()
-        with self.trainer.autocast(self.data.device):
-            scores = score_examples(predict, batches)
-        module.train()
-        return scores
 
     def _batches(self, client_id: int, round_idx: int) -> Any:
         address = client_id, self.settings.seed, round_idx
@@ -246,3 +232,10 @@ class Worker:
         """Give the error of a turn; ``cause`` ends its sentence."""
         name, seed = f"Client {task.client_id}", self.fit_seed(task)
         return ClientError(f"{name} failed in round {task.round_idx + 1} (seed {seed}): {cause}.")
+
+
+def _seed_global_generators(seed: int) -> None:
+    """As `torch.manual_seed`, which without a GPU formats a stack trace for later at every call (0.5 ms)."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)

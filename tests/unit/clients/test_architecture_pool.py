@@ -8,7 +8,7 @@ import torch
 from harness import make_data, network_of, parties
 from torch import nn
 
-import fedfeat.clients.modules
+import fedfeat.clients.worker
 from fedfeat import tree
 from fedfeat.algorithms.fedhenn import FedHeNNClient
 from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
@@ -147,23 +147,24 @@ def test_fifty_personal_clients_stay_within_the_budget_and_spill(tmp_path):
 def test_modules_that_are_built_again_change_nothing(tmp_path, monkeypatch):
     plenty = hetero(tmp_path / "a", networks=networks(4, names="abca"), num_clients=4)
     plenty.run()
-    assert set(plenty.executor.worker._modules.keys()) == set("abc")
-    monkeypatch.setattr(fedfeat.clients.modules, "MAX_ARCHITECTURES", 1)
+    assert plenty.executor.worker._made.cache_info().currsize == 3
+    monkeypatch.setattr(fedfeat.clients.worker, "MAX_ARCHITECTURES", 1)
     few = hetero(tmp_path / "b", networks=networks(4, names="abca"), num_clients=4)
     few.run()
-    assert len(few.executor.worker._modules.keys()) == 1
+    assert few.executor.worker._made.cache_info().currsize == 1
     assert digest(few) == digest(plenty)
 
 
 def test_the_module_used_least_recently_goes_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(fedfeat.clients.modules, "MAX_ARCHITECTURES", 2)
+    monkeypatch.setattr(fedfeat.clients.worker, "MAX_ARCHITECTURES", 2)
     worker = hetero(tmp_path, networks=networks(3, names="abc")).executor.worker
     first = worker.module_of(0)
-    worker.module_of(1)
+    second = worker.module_of(1)
     assert worker.module_of(0) is first
-    worker.module_of(2)
-    assert worker._modules.keys() == ["a", "c"]
+    third = worker.module_of(2)
     assert worker.module is not worker.module_of(0) is first
+    assert worker.module_of(2) is third
+    assert worker.module_of(1) is not second
 
 
 def normed(input_shape, num_classes):
