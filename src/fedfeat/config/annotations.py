@@ -27,11 +27,9 @@ _ANY = Condition(lambda value: True, "be anything")
 
 
 class Parameters(NamedTuple):
-    """What a function or class takes by name.
+    """What a function or class takes: names with their types, `Any` where none is declared.
 
-    Attributes:
-        types: Name to type, `Any` where none is declared.
-        takes_more: Whether it takes further names, of which nothing is known.
+    It may take more of them, of which nothing is known.
     """
 
     types: dict[str, Any]
@@ -40,9 +38,6 @@ class Parameters(NamedTuple):
 
 def parameters(target: Callable[..., Any]) -> Parameters | None:
     """Read the parameters of a function or class, those of its bases where it hands on ``**arguments`` to them.
-
-    Args:
-        target: The function or class.
 
     Returns:
         None where it has no signature, as some of what is written in C.
@@ -67,10 +62,8 @@ def parameters(target: Callable[..., Any]) -> Parameters | None:
 def condition(declared: Any) -> Condition | None:
     """Give what a value of a declared type must satisfy; None where that is not known.
 
-    A section that has a ``_target_`` stands for the object that is made of it, so it may be anywhere.
-
-    Args:
-        declared: The type. Conditions in ``Annotated`` stand in its place.
+    A section that has a ``_target_`` stands for the object that is made of it, so it may be anywhere. Conditions in
+    ``Annotated`` stand in the place of the type.
     """
     found = _condition(declared)
     if found is None:
@@ -98,11 +91,8 @@ def classes_taken(declared: Any) -> bool:
 
 def _constructors(target: Callable[..., Any]) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
     """Go through what reads the arguments, with its types: each hands on to the next what it does not know."""
-    owners = (
-        [base for base in inspect.getmro(target)[:-1] if "__init__" in vars(base)]
-        if inspect.isclass(target)
-        else []
-    )
+    bases = inspect.getmro(target)[:-1] if inspect.isclass(target) else ()
+    owners = [base for base in bases if "__init__" in vars(base)]
     if not owners:
         yield target, _hints(target)
     for owner in owners:

@@ -17,19 +17,13 @@ def check_choices(arguments: Sequence[str]) -> None:
 
     Hydra refuses them as well, but says neither for which group nor which value. Other names are left to it.
 
-    Args:
-        arguments: The words of the command line.
-
     Raises:
         ConfigError: Names the group, its options and the value.
     """
     for override in overrides(arguments):
         group = override.key_or_group
-        if (
-            group == "hydra/launcher"
-            and str(override.value()).startswith("submitit_")
-            and not _has_submitit()
-        ):
+        is_slurm = group == "hydra/launcher" and str(override.value()).startswith("submitit_")
+        if is_slurm and importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
             rule = "be basic where the extra slurm is not installed (uv sync --extra slurm)"
             raise ConfigError.rule(group, rule, override.value())
         if override.is_delete() or not (known := options(group, arguments)):
@@ -43,8 +37,7 @@ def check_choices(arguments: Sequence[str]) -> None:
 def check_arm(arguments: Sequence[str]) -> None:
     """Refuse an arm beside an algorithm: an arm brings its own, and another one would run under the arm's name.
 
-    Args:
-        arguments: Overrides of a run, those of a sweep included.
+    The overrides of a sweep are among the arguments.
 
     Raises:
         ConfigError: Names both.
@@ -65,10 +58,6 @@ def shows_trace(arguments: Sequence[str]) -> bool:
     """Whether the words of a command line, as `with_trace` gives them, ask for the stack trace of an error."""
     chosen = {override.key_or_group: override.value() for override in overrides(arguments)}
     return chosen.get("trace") is True or chosen.get("debug") in options("debug", arguments)
-
-
-def _has_submitit() -> bool:
-    return importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is not None
 
 
 def _choices(value: Any, in_list: bool = False) -> Iterator[tuple[Any, bool]]:

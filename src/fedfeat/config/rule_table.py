@@ -6,20 +6,13 @@ from fedfeat.config.conditions import BOOL, TEXT, Condition, integer, interval, 
 
 
 class Rule(NamedTuple):
-    """A key and what its value must satisfy.
-
-    Attributes:
-        key: The dotted key. Where a configuration does not have it, the rule does not apply: groups differ.
-        test: The condition and its words.
-        optional: Whether null is allowed as well.
-    """
+    """A dotted key and what its value, or where it is optional null, must satisfy if it is there: groups differ."""
 
     key: str
     test: Condition
     optional: bool = False
 
 
-_BOOL, _TEXT = BOOL, TEXT
 _DEVICES = Condition(
     lambda value: (
         value == "auto"
@@ -37,17 +30,17 @@ _BATCHES = Condition(
     lambda value: integer(1).holds(value) or (type(value) is float and 0 < value <= 1),
     "be a number of batches or a share of them in (0, 1]",
 )
-_SHARE = interval("[0, 1)")
 _POSITIVE = interval("(0, inf)")
-_NOT_NEGATIVE = interval("[0, inf)")
+_SHARE = interval("[0, 1)")
+_SWITCHES = (
+    *("deterministic", "channels_last", "compile", "detect_anomaly"),
+    *("barebones", "sync_batchnorm", "benchmark"),
+)
 
 # Arguments of Lightning's Trainer that are decided elsewhere, by who decides them.
 _OWNED = {
     "federation.local_epochs and federation.local_steps": (
-        "max_epochs",
-        "max_steps",
-        "min_epochs",
-        "min_steps",
+        *("max_epochs", "max_steps", "min_epochs", "min_steps"),
     ),
     "federation.eval_every, without Lightning's loops": (
         *("limit_val_batches", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps"),
@@ -65,10 +58,6 @@ _OWNED = {
 }
 
 
-def _left_to(owner: str) -> Condition:
-    return Condition(lambda _: False, f"be left to {owner}")
-
-
 KEYS = (
     *("name", "group", "seed", "trace", "resume"),
     *("data", "public", "partition", "model", "structure", "pool", "algorithm", "sampler"),
@@ -80,9 +69,9 @@ paper's numbers (`runs.finished.published_numbers`)."""
 
 RULES = (
     Rule("seed", integer(0)),
-    Rule("name", _TEXT),
-    Rule("group", _TEXT),
-    Rule("trace", _BOOL),
+    Rule("name", TEXT),
+    Rule("group", TEXT),
+    Rule("trace", BOOL),
     Rule("resume", one_of("auto", "never")),
     Rule("federation.num_clients", integer(1)),
     Rule("federation.held_out", integer(0)),
@@ -97,11 +86,11 @@ RULES = (
     Rule("federation.on_client_error", one_of("raise", "skip")),
     Rule("federation.eval_every", integer(1)),
     Rule("federation.eval_batch_size", integer(1)),
-    Rule("federation.evaluate_local", _BOOL),
+    Rule("federation.evaluate_local", BOOL),
     Rule("federation.checkpoint_every", integer(1)),
     Rule("federation.ram_budget_mb", _POSITIVE),
     Rule("federation.targets", list_of(interval("(0, 1]"))),
-    Rule("federation.target_metric", _TEXT, optional=True),
+    Rule("federation.target_metric", TEXT, optional=True),
     Rule("scenario.straggler_fraction", _SHARE),
     Rule("scenario.straggler_policy", one_of("partial", "drop")),
     Rule("scenario.weak_fraction", _SHARE),
@@ -109,25 +98,23 @@ RULES = (
     Rule("scenario.reduced_to", interval("(0, 1]")),
     Rule("optimizer.lr", _POSITIVE),
     Rule("optimizer.momentum", _SHARE),
-    Rule("optimizer.weight_decay", _NOT_NEGATIVE),
-    Rule("trainer.accelerator", _TEXT),
+    Rule("optimizer.weight_decay", interval("[0, inf)")),
+    Rule("trainer.accelerator", TEXT),
     Rule("trainer.devices", _DEVICES),
-    Rule("trainer.strategy", _TEXT),
+    Rule("trainer.strategy", TEXT),
     Rule("trainer.precision", _PRECISION),
     Rule("trainer.gradient_clip_val", _POSITIVE, optional=True),
     Rule("trainer.gradient_clip_algorithm", one_of("norm", "value")),
     Rule("trainer.num_threads", integer(1), optional=True),
-    Rule("trainer.deterministic", _BOOL),
-    Rule("trainer.channels_last", _BOOL),
-    Rule("trainer.compile", _BOOL),
     Rule("trainer.limit_train_batches", _BATCHES, optional=True),
     Rule("trainer.accumulate_grad_batches", integer(1)),
     Rule("trainer.num_nodes", integer(1)),
+    *(Rule(f"trainer.{name}", BOOL) for name in _SWITCHES),
     *(
-        Rule(f"trainer.{name}", _BOOL)
-        for name in ("detect_anomaly", "barebones", "sync_batchnorm", "benchmark")
+        Rule(f"trainer.{name}", Condition(lambda _: False, f"be left to {owner}"))
+        for owner, names in _OWNED.items()
+        for name in names
     ),
-    *(Rule(f"trainer.{name}", _left_to(owner)) for owner, names in _OWNED.items() for name in names),
 )
 
 REQUIRED = (

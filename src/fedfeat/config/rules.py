@@ -10,10 +10,7 @@ _ABSENT = object()
 
 
 def check_complete(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration without one of the `REQUIRED` keys, as ``~seed`` on the command line leaves it.
-
-    Args:
-        config: The resolved configuration as nested dictionaries and lists.
+    """Refuse a resolved configuration without one of the `REQUIRED` keys, as ``~seed`` on the command line leaves it.
 
     Raises:
         ConfigError: Names the first missing key.
@@ -24,11 +21,9 @@ def check_complete(config: Mapping[str, Any]) -> None:
 
 
 def check(config: Mapping[str, Any], own_groups: Container[str] = ()) -> None:
-    """Refuse a configuration that breaks a rule.
+    """Refuse a resolved configuration that breaks a rule.
 
-    Args:
-        config: The resolved configuration as nested dictionaries and lists.
-        own_groups: Groups beside ours that the configuration was composed of; each may be a key at the top.
+    ``own_groups`` are groups beside ours that it was composed of; each may be a key at the top.
 
     Raises:
         ConfigError: The first broken rule: key, rule and value in one sentence.
@@ -70,7 +65,7 @@ def _check_unread_keys(config: Mapping[str, Any], own_groups: Container[str]) ->
     """Refuse ``+x`` and ``+federation.x``: no constructor receives them, so nothing else would notice."""
     sections: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [("", config, KEYS)]
     for name in ("federation", "scenario"):
-        known = tuple(rule.key.removeprefix(f"{name}.") for rule in RULES if rule.key.startswith(f"{name}."))
+        known = tuple(rule.key.partition(".")[2] for rule in RULES if rule.key.startswith(f"{name}."))
         sections.append((f"{name}.", config.get(name) or {}, known))
     for prefix, keys, known in sections:
         for key in keys:
