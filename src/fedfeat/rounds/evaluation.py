@@ -1,24 +1,15 @@
 """From scores of single examples and clients to the metrics of the contract."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torchmetrics import MeanMetric
 
 from fedfeat.data.federated import FederatedData
-from fedfeat.types import ClientRow, Scores
-
-
-class Scorer(Protocol):
-    """The part of an executor that evaluation needs."""
-
-    def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
-        """Score the server's model on test examples."""
-
-    def score_validation(self, payload: Any) -> Scores:
-        """Score the server's model on all clients' validation examples."""
+from fedfeat.executors.base import Executor
+from fedfeat.types import ClientRow
 
 
 class Evaluation(NamedTuple):
@@ -61,12 +52,11 @@ def summarise_clients(
 
 def summarise_observed(observed: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
     """Sum up what a method watches, such as lambda by channel, as ``<name>_{mean,std,min,max}``."""
-    found = {}
-    for name, values in observed.items():
-        numbers = np.array(values)
-        for statistic in ("mean", "std", "min", "max"):
-            found[f"{name}_{statistic}"] = float(getattr(numbers, statistic)())
-    return found
+    return {
+        f"{name}_{statistic}": float(getattr(np.array(values), statistic)())
+        for name, values in observed.items()
+        for statistic in ("mean", "std", "min", "max")
+    }
 
 
 def turn_metrics(turns: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
@@ -78,14 +68,14 @@ def turn_metrics(turns: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     return {"train/loss": float(np.average(losses, weights=seen))}
 
 
-def evaluate_validation(scorer: Scorer, payload: Any) -> dict[str, float]:
+def evaluate_validation(executor: Executor, payload: Any) -> dict[str, float]:
     """Evaluate the server's model on all clients' validation examples."""
-    scores = scorer.score_validation(payload)
+    scores = executor.score_validation(payload)
     return {"val/acc": weighted_mean(scores.correct), "val/loss": weighted_mean(scores.losses)}
 
 
 def evaluate_global(
-    scorer: Scorer, data: FederatedData, payload: Any, num_examples: np.ndarray
+    executor: Executor, data: FederatedData, payload: Any, num_examples: np.ndarray
 ) -> tuple[dict[str, float], dict[int, float], dict[int, float]]:
     """Evaluate the server's model on the full test set and on each client's test part.
 
@@ -99,20 +89,18 @@ def evaluate_global(
     if data.permuted:
         accuracies, losses = np.zeros(len(sizes)), np.zeros(len(sizes))
         for k in np.flatnonzero(sizes):
-            score = scorer.score(payload, data.test_indices(int(k)), int(k))
+            score = executor.score(payload, data.test_indices(int(k)), int(k))
             accuracies[k], losses[k] = score.correct.mean(), score.losses.mean()
         total_acc, total_loss = weighted_mean(accuracies, sizes), weighted_mean(losses, sizes)
     else:
-        score = scorer.score(payload)
+        score = executor.score(payload)
         accuracies, losses = data.test_means(score.correct), data.test_means(score.losses)
         total_acc, total_loss = weighted_mean(score.correct), weighted_mean(score.losses)
     present = np.flatnonzero(sizes)
     by_client = {int(k): float(accuracies[k]) for k in present}
     metrics = {"global/acc": total_acc, "global/loss": total_loss}
-    if len(num_examples) == len(sizes):
-        metrics |= summarise_clients("global/client_acc", by_client, num_examples)
-    else:  # pooled data: one training client, the test parts of many
-        metrics |= summarise_clients("global/client_acc", by_client, sizes)
+    pooled = len(num_examples) != len(sizes)  # one training client, the test parts of many
+    metrics |= summarise_clients("global/client_acc", by_client, sizes if pooled else num_examples)
     return metrics, by_client, {int(k): float(losses[k]) for k in present}
 
 
@@ -133,20 +121,15 @@ def client_rows(
         num_examples: Training examples of every client (K,).
     """
     accuracies, losses = of_global
-    none: dict[str, float] = {}
-    return tuple(
-        ClientRow(
-            client_id=k,
-            num_examples=int(num_examples[k]) if k < len(num_examples) else 0,
-            global_acc=accuracies.get(k),
-            global_loss=losses.get(k),
-            personal_acc=personal.get(k, none).get("own/acc"),
-            personal_loss=personal.get(k, none).get("own/loss"),
-            local_acc=turns.get(k, none).get("own/acc"),
-            local_loss=turns.get(k, none).get("own/loss"),
-            train_loss=turns.get(k, none).get("train/loss"),
-            final_acc=final.get(k, none).get("own/acc"),
-            final_loss=final.get(k, none).get("own/loss"),
-        )
-        for k in sorted({*accuracies, *personal, *turns, *final})
-    )
+
+    def row(k: int) -> ClientRow:
+        own = {
+            f"{name}_{what}": found.get(k, {}).get(f"own/{what}")
+            for name, found in (("personal", personal), ("local", turns), ("final", final))
+            for what in ("acc", "loss")
+        }
+        own["train_loss"] = turns.get(k, {}).get("train/loss")
+        count = int(num_examples[k]) if k < len(num_examples) else 0
+        return ClientRow(k, count, accuracies.get(k), losses.get(k), **own)
+
+    return tuple(row(k) for k in sorted({*accuracies, *personal, *turns, *final}))

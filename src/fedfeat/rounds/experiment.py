@@ -146,11 +146,7 @@ class Experiment:
         if not self.is_primary:
             return
         manifest = self.store.persist()
-        self.checkpoints.save(
-            Checkpoint(
-                progress.round_idx, progress.state, progress.counters, manifest, self.config_sha256, kept
-            )
-        )
+        self.checkpoints.save(Checkpoint(*progress, manifest, self.config_sha256, kept))
         self.store.collect(self.checkpoints.manifests())
 
     def _note(self, kept: dict[str, Any], record: RoundRecord) -> None:

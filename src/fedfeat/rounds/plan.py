@@ -72,28 +72,15 @@ class Plan:
         evaluate: bool = False,
         probe: bool = False,
     ) -> Task:
-        """Make the work of one client in the round that follows ``round_idx`` rounds.
+        """Make the work of one client in the round that follows ``round_idx`` rounds; the rest is that of `Task`.
 
-        Args:
-            round_idx: Finished rounds; from the last round on, the learning rate is that of the last round.
-            client_id: The client.
-            num_steps: Its optimizer steps.
-            payload: What the server sends it.
-            kept: What it kept from its last turn, or None.
-            evaluate: See `Task`.
-            probe: See `Task`.
+        From the last round on, the learning rate is that of the last round.
         """
         factor = self.lr_factor(min(round_idx, self.num_rounds - 1), self.num_rounds)
         return Task(client_id, round_idx, payload, kept, num_steps, factor, evaluate, probe)
 
     def setting(self, algorithm: str, keeps_optimizer: bool, data: FederatedData) -> Setting:
-        """Give what the halves of a method may refuse.
-
-        Args:
-            algorithm: Name of the method.
-            keeps_optimizer: Whether optimizer state survives from a client's turn to its next.
-            data: The federation's data.
-        """
+        """Give what the halves of a method may refuse, see `Setting`."""
         return Setting(
             algorithm=algorithm,
             num_rounds=self.num_rounds,

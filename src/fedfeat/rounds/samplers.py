@@ -1,14 +1,14 @@
 """Who takes part in a round: samplers of the cohort, pure functions of (seed, round)."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from fedfeat.seeding import numpy_generator
 
 
-class Sampler(Protocol):
+class Sampler(ABC):
     """Chooses the participants of a round."""
 
     def cohort(
@@ -23,47 +23,42 @@ class Sampler(Protocol):
             size: How many do.
             num_examples: Training examples of every client, (K,).
         """
-
-
-class Uniform:
-    """Distinct clients, each as likely as any other: what nearly all papers do."""
-
-    def cohort(
-        self, seed: int, round_idx: int, able: Sequence[int], size: int, num_examples: np.ndarray
-    ) -> tuple[int, ...]:
-        """Draw without replacement."""
         if size == len(able):
             return tuple(able)
-        chosen = numpy_generator(seed, "cohort", round_idx).choice(len(able), size, replace=False)
-        return tuple(sorted(able[int(i)] for i in chosen))
+        places = self.places(seed, round_idx, size, num_examples[list(able)])
+        return tuple(sorted(able[int(i)] for i in places))
+
+    @abstractmethod
+    def places(self, seed: int, round_idx: int, size: int, num_examples: np.ndarray) -> np.ndarray:
+        """Give the places (size,) of the participants among those that can take part, whose examples are given."""
 
 
-class BySize:
+class Uniform(Sampler):
+    """Distinct clients, each as likely as any other: what nearly all papers do."""
+
+    def places(self, seed: int, round_idx: int, size: int, num_examples: np.ndarray) -> np.ndarray:
+        """Draw without replacement."""
+        return numpy_generator(seed, "cohort", round_idx).choice(len(num_examples), size, replace=False)
+
+
+class BySize(Sampler):
     """Distinct clients, drawn one after the other with probabilities in proportion to their training examples.
 
     The mean over such a cohort is already weighted by size once: ``algorithm.server.weighting=uniform`` goes with it
     (Li et al., "On the Convergence of FedAvg on Non-IID Data", 2020, scheme I, which draws with replacement).
     """
 
-    def cohort(
-        self, seed: int, round_idx: int, able: Sequence[int], size: int, num_examples: np.ndarray
-    ) -> tuple[int, ...]:
+    def places(self, seed: int, round_idx: int, size: int, num_examples: np.ndarray) -> np.ndarray:
         """Draw without replacement; clients without examples only where no others are left."""
-        if size == len(able):
-            return tuple(able)
-        weights = np.maximum(num_examples[list(able)], 1e-9)
+        weights = np.maximum(num_examples, 1e-9)
         draw = numpy_generator(seed, "cohort", round_idx)
-        chosen = draw.choice(len(able), size, replace=False, p=weights / weights.sum())
-        return tuple(sorted(able[int(i)] for i in chosen))
+        return draw.choice(len(weights), size, replace=False, p=weights / weights.sum())
 
 
-class RoundRobin:
+class RoundRobin(Sampler):
     """Clients in turn, in an order that is shuffled once: after a pass over them all, each has had its turn."""
 
-    def cohort(
-        self, seed: int, round_idx: int, able: Sequence[int], size: int, num_examples: np.ndarray
-    ) -> tuple[int, ...]:
+    def places(self, seed: int, round_idx: int, size: int, num_examples: np.ndarray) -> np.ndarray:
         """Take the next ones in the order, which begins again after its end."""
-        order = numpy_generator(seed, "cohort").permutation(len(able))
-        places = np.arange(round_idx * size, (round_idx + 1) * size) % len(able)
-        return tuple(sorted(able[int(i)] for i in order[places]))
+        order = numpy_generator(seed, "cohort").permutation(len(num_examples))
+        return order[np.arange(round_idx * size, (round_idx + 1) * size) % len(order)]

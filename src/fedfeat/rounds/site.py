@@ -10,12 +10,7 @@ from fedfeat.types import Federation, Site, Source
 
 
 def site_of(worker: Worker, spend: Callable[[float], None]) -> Site:
-    """Give what a server half computes with.
-
-    Args:
-        worker: The worker of this process.
-        spend: Takes the FLOPs that the server half says it has spent.
-    """
+    """Give what a server half computes with; ``spend`` takes the FLOPs that it says it has spent."""
     data, seed = worker.data, worker.settings.seed
 
     def examples(source: Source, size: int, round_idx: int) -> tuple[Tensor, Tensor]:

@@ -6,15 +6,8 @@ from fedfeat.features.preference import Preferences
 from fedfeat.types import Update
 
 COUNTERS = (
-    "comm/up_bytes",
-    "comm/down_bytes",
-    "comm/total_bytes",
-    "compute/examples",
-    "compute/flops",
-    "time/fit_s",
-    "time/aggregate_s",
-    "time/evaluate_s",
-    "time/total_s",
+    *("comm/up_bytes", "comm/down_bytes", "comm/total_bytes", "compute/examples", "compute/flops"),
+    *("time/fit_s", "time/aggregate_s", "time/evaluate_s", "time/total_s"),
 )
 """Cumulative bytes, examples, FLOPs and seconds."""
 
