@@ -57,9 +57,7 @@ class CheckpointFolder:
     def __init__(self, directory: str | Path, keep: int = 2, trusted: tuple[str, ...] = TRUSTED) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, but it is {keep}.")
-        self.directory = Path(directory)
-        self._keep = keep
-        self._trusted = trusted
+        self.directory, self._keep, self._trusted = Path(directory), keep, trusted
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then remove the oldest ones and unfinished files.
@@ -71,15 +69,13 @@ class CheckpointFolder:
         skeleton, tensors = flatten(checkpoint.server_state)
         unflatten(skeleton, tensors, self._trusted)  # refused now what could not be read back after a crash
         data = save(standalone(tensors))
-        body = {
-            "round_idx": checkpoint.round_idx,
+        body = checkpoint._asdict() | {
             "counters": {key: float(value) for key, value in checkpoint.counters.items()},
             "manifest": sorted(checkpoint.manifest.items()),
-            "config_sha256": checkpoint.config_sha256,
-            "extra": checkpoint.extra,
             "skeleton": skeleton,
             "tensors_sha256": hashlib.sha256(data).hexdigest(),
         }
+        del body["server_state"]
         body = json.loads(
             json.dumps(body)
         )  # the digest is of what will be read: JSON turns keys into strings
@@ -111,14 +107,9 @@ class CheckpointFolder:
             raise CheckpointError(
                 f"{tensor_file} must match the digest in its json, but it has been altered."
             )
-        return Checkpoint(
-            round_idx=body["round_idx"],
-            server_state=unflatten(body["skeleton"], load(data), self._trusted),
-            counters=body["counters"],
-            manifest=dict(body["manifest"]),
-            config_sha256=body["config_sha256"],
-            extra=body["extra"],
-        )
+        state = unflatten(body["skeleton"], load(data), self._trusted)
+        own = {name: body[name] for name in ("round_idx", "counters", "config_sha256", "extra")}
+        return Checkpoint(server_state=state, manifest=dict(body["manifest"]), **own)
 
     def load_latest(self) -> Checkpoint | None:
         """Read the newest whole checkpoint, with a warning for each newer one that is not.

@@ -34,6 +34,9 @@ class ClientStore:
         directory: Where versions are written; created when the first one is.
         ram_budget_bytes: The most bytes of tensors to hold in RAM.
         trusted: Packages whose record classes may be part of a state.
+
+    Attributes:
+        num_bytes: Bytes of tensors held in RAM, at most the budget.
     """
 
     def __init__(
@@ -44,12 +47,7 @@ class ClientStore:
         self._versions: dict[int, int] = {}  # client -> round of its newest state
         self._ram: OrderedDict[int, Any] = OrderedDict()  # least recently used first
         self._dirty: set[int] = set()  # in RAM only
-        self._num_bytes = 0
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of tensors held in RAM, at most the budget."""
-        return self._num_bytes
+        self.num_bytes = 0
 
     def __len__(self) -> int:
         return len(self._versions)
@@ -76,12 +74,7 @@ class ClientStore:
         return state
 
     def put(self, client_id: int, round_idx: int, state: Any) -> None:
-        """Replace a client's state.
-
-        Args:
-            client_id: The client, at least 0.
-            round_idx: The version, later than the one before.
-            state: A tree of tensors, kept detached and on the CPU.
+        """Replace a client's state by a tree of tensors, kept detached and on the CPU; its version is the round.
 
         Raises:
             ValueError: The round is not later than that of the state it replaces.
@@ -97,11 +90,7 @@ class ClientStore:
         self._hold(client_id, _alone(state))
 
     def persist(self) -> dict[int, int]:
-        """Write every state that is in RAM only.
-
-        Returns:
-            The manifest: each client's round, for `restore` and `collect`.
-        """
+        """Write all states that are in RAM only; give the manifest: each client's round, for `restore` and `collect`."""
         for client_id in sorted(self._dirty):
             self._write(client_id)
         return {client_id: self._versions[client_id] for client_id in self}
@@ -119,14 +108,10 @@ class ClientStore:
         self._versions = dict(manifest)
         self._ram.clear()
         self._dirty.clear()
-        self._num_bytes = 0
+        self.num_bytes = 0
 
     def collect(self, keep: Iterable[Mapping[int, int]]) -> None:
-        """Remove versions that are neither current nor in one of the manifests, and unfinished files.
-
-        Args:
-            keep: The manifests of the checkpoints that can still be loaded.
-        """
+        """Remove versions that are neither current nor in a manifest of a loadable checkpoint, and unfinished files."""
         manifests = (*keep, self._versions)
         wanted = {_file_name(*version) for manifest in manifests for version in manifest.items()}
         for path in self._directory.glob("*.safetensors"):
@@ -141,15 +126,15 @@ class ClientStore:
     def _hold(self, client_id: int, state: Any) -> None:
         """Take an entry into RAM as the most recently used, and spill until the budget holds."""
         self._ram[client_id] = state
-        self._num_bytes += num_bytes(state)
-        while self._num_bytes > self._budget:
+        self.num_bytes += num_bytes(state)
+        while self.num_bytes > self._budget:
             oldest = next(iter(self._ram))
             if oldest in self._dirty:
                 self._write(oldest)
             self._drop(oldest)
 
     def _drop(self, client_id: int) -> None:
-        self._num_bytes -= num_bytes(self._ram.pop(client_id, {}))
+        self.num_bytes -= num_bytes(self._ram.pop(client_id, {}))
         self._dirty.discard(client_id)
 
     def _write(self, client_id: int) -> None:

@@ -7,7 +7,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,18 @@ from fedfeat.runs.text import flatten
 
 # Where a run is stored, shown or executed does not change its numbers, so these do not tell two experiments apart.
 _NEUTRAL = ("paths", "logger", "trace", "resume", "executor", "name", "group", "published")
-_NEUTRAL_DATA = ("root", "cache_dir", "download")
-_NEUTRAL_TRAINER = ("detect_anomaly", "profiler")
+_NEUTRAL_WITHIN = {
+    "federation": ("checkpoint_every", "ram_budget_mb"),
+    **dict.fromkeys(("data", "public"), ("root", "cache_dir", "download")),
+    "trainer": ("detect_anomaly", "profiler"),
+}
 _LONGEST_NAME = 255  # bytes, on Linux (NAME_MAX)
 _KEPT_OF_NAME = 180  # still readable in a listing
 _PACKAGES = ("fedfeat", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
 
 
 def directory_name(overrides: str) -> str:
-    """Name of a run in its sweep: the overrides, or where a file system refuses so long a name, as many and a digest.
-
-    Args:
-        overrides: Hydra's ``override_dirname``, empty for a run without any.
-    """
+    """Name of a run in its sweep: Hydra's ``override_dirname``; of one too long for a file, a part and a digest."""
     if all(len(part.encode()) <= _LONGEST_NAME for part in overrides.split("/")):
         return overrides or "defaults"
     start = overrides.encode()[:_KEPT_OF_NAME].decode(errors="ignore")
@@ -41,14 +40,7 @@ def directory_name(overrides: str) -> str:
 def experiment_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved configuration that determines the numbers."""
     kept = {key: value for key, value in config.items() if key not in _NEUTRAL}
-    federation = dict(kept.get("federation", {}))
-    kept["federation"] = {
-        k: v for k, v in federation.items() if k not in ("checkpoint_every", "ram_budget_mb")
-    }
-    for name, keys in (("data", _NEUTRAL_DATA), ("public", _NEUTRAL_DATA), ("trainer", _NEUTRAL_TRAINER)):
-        if name in kept:
-            kept[name] = _without(kept[name], keys)
-    return kept
+    return kept | {name: _without(kept[name], keys) for name, keys in _NEUTRAL_WITHIN.items() if name in kept}
 
 
 def config_sha256(config: Mapping[str, Any]) -> str:
@@ -66,17 +58,13 @@ def check_same_config(run_dir: Path, config: Mapping[str, Any]) -> None:
     path = run_dir / "config.yaml"
     if not path.exists():
         return
+    rule = f"{path} must hold the run's configuration"
     try:
         stored = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            f"{path} must hold the run's configuration, but it is not YAML: {error}."
-        ) from error
+        raise CheckpointError(f"{rule}, but it is not YAML: {error}.") from error
     if not isinstance(stored, Mapping):
-        kind = type(stored).__name__
-        raise CheckpointError(
-            f"{path} must hold the run's configuration, but it holds a {kind} instead of keys."
-        )
+        raise CheckpointError(f"{rule}, but it holds a {type(stored).__name__} instead of keys.")
     old, new = flatten(experiment_config(stored), "."), flatten(experiment_config(config), ".")
     for key in sorted({*old, *new}):
         if old.get(key) != new.get(key):
@@ -88,12 +76,9 @@ def check_same_config(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 def finished_summary(run_dir: Path) -> dict[str, Any] | None:
     """The summary of a finished run, or None."""
-    path = run_dir / "summary.json"
-    if not path.exists():
-        return None
     try:
-        return dict(json.loads(path.read_text()))
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError):
+        return dict(json.loads((run_dir / "summary.json").read_text()))
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, TypeError):
         return None
 
 
@@ -125,12 +110,10 @@ def write_config(run_dir: Path, config_yaml: str, hydra_files: Mapping[str, str]
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that make the numbers."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version()} | dict.fromkeys(_PACKAGES, "not installed")
     for package in _PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
     return found
 
 

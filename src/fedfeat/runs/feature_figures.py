@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,8 @@ def tv_curve(
         tau: Passed on to `choose_depth`.
         title: Title of the figure.
     """
+    from matplotlib.lines import Line2D
+
     figure, (axes,) = panels(title=title, size=(max(6.4, 0.32 * len(layers)), 3.8))
     at = np.arange(1, len(layers) + 1)
     for number, (label, tv) in enumerate(curves.items()):
@@ -111,8 +113,14 @@ def tv_curve(
     axes.set_xticks(
         at, short_names(layers), rotation=45, ha="right", rotation_mode="anchor", fontsize="small"
     )
-    handles = [*axes.get_legend_handles_labels()[0], *_line_meanings(depths is None, tau)]
-    legend_below(figure, [str(handle.get_label()) for handle in handles], columns=2, handles=handles)
+    lines = axes.get_legend_handles_labels()[0]
+    lines.append(
+        Line2D([], [], color="grey", linestyle="--", linewidth=1.2, label="end of the shared layers")
+    )
+    if depths is None:
+        name = f"threshold, tau = {tau:g}"
+        lines.append(Line2D([], [], color="grey", linestyle=":", linewidth=1, label=name))
+    legend_below(figure, lines, columns=2)
     return figure
 
 
@@ -124,8 +132,7 @@ class _Colors:
         from matplotlib.colors import ListedColormap
 
         if palette not in matplotlib.color_sequences:
-            known = ", ".join(matplotlib.color_sequences)
-            raise ConfigError.rule("palette", f"be one of {known}", palette)
+            raise ConfigError.rule("palette", f"be one of {', '.join(matplotlib.color_sequences)}", palette)
         sequence = matplotlib.color_sequences[palette]
         self.names = list(class_names)
         self.listed = len(self.names) <= len(sequence)
@@ -147,25 +154,20 @@ class _Colors:
         """Add a legend below the panels, or a scale beside them."""
         from matplotlib.patches import Patch
 
-        labels, handles = [], []
+        handles = []
         if self.listed:
-            labels = self.names
-            handles = [Patch(color=self.map(number)) for number in range(len(labels))]
+            handles = [Patch(color=self.map(number), label=name) for number, name in enumerate(self.names)]
         else:
             bar = figure.colorbar(panels[0].images[0], ax=list(panels), label="primary class", pad=0.02)
             ticks = np.linspace(0, len(self.names) - 1, 6).round().astype(int)
             bar.set_ticks(ticks.tolist(), labels=[self.names[tick] for tick in ticks])
         if has_none:
-            labels, handles = [*labels, "no class"], [*handles, Patch(facecolor=NO_BAR, edgecolor="grey")]
-        if not handles:
-            return
-        width, height = figure.get_size_inches()
-        rows = math.ceil(len(labels) * (0.08 * max(map(len, labels)) + 0.55) / width)
-        columns = math.ceil(len(labels) / rows)  # rows of about equal length
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=columns, fontsize="small", frameon=False
-        )
-        figure.set_size_inches(width, height + 0.2 * rows)
+            handles.append(Patch(facecolor=NO_BAR, edgecolor="grey", label="no class"))
+        if handles:
+            longest = max(len(str(handle.get_label())) for handle in handles)
+            rows = math.ceil(len(handles) * (0.08 * longest + 0.55) / figure.get_size_inches()[0])
+            # Rows of about equal length.
+            legend_below(figure, handles, columns=math.ceil(len(handles) / rows))
 
 
 def _grid(
@@ -207,21 +209,8 @@ def _client_rows(axes: Axes, clients: int, names: Sequence[str] | None) -> None:
             axes.axhline(client - 0.5, color="white", linewidth=1.2)
 
 
-def _line_meanings(threshold: bool, tau: float) -> Iterator[Any]:
-    from matplotlib.lines import Line2D
-
-    yield Line2D([], [], color="grey", linestyle="--", linewidth=1.2, label="end of the shared layers")
-    if threshold:
-        yield Line2D([], [], color="grey", linestyle=":", linewidth=1, label=f"threshold, tau = {tau:g}")
-
-
 def encodings(found: Mapping[str, Alignment], class_names: Sequence[str]) -> Figure:
-    """Draw the feature-encoding maps of one or several runs side by side.
-
-    Args:
-        found: Name of each run to what was found in it.
-        class_names: Names of the classes.
-    """
+    """Draw the feature-encoding maps of one or several runs side by side, each with its name."""
     primaries = {
         name: dict(zip(one.layers, map(list, one.primaries), strict=True)) for name, one in found.items()
     }

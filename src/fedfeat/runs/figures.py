@@ -15,6 +15,7 @@ from fedfeat.files import atomic_write_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -34,10 +35,8 @@ AXIS_LABELS = {
     "local_pre_agg/acc_mean": "local models after their fits, accuracy",
     "train/loss": "training loss",
 }
-# Decimal prefixes for axes that count; rounds and seconds are written out.
-PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
+# Units of axes that count, as prefixes of bytes and as words; rounds and seconds are written out.
+PREFIXES = ((1e12, "T", "trillions"), (1e9, "G", "billions"), (1e6, "M", "millions"), (1e3, "k", "thousands"))
 OWN = "own models, own test parts"
 
 
@@ -102,7 +101,7 @@ def convergence(
     bands = any(points["std"].any() for points in averaged.values())
     axes.set(xlabel=label_x, ylabel=AXIS_LABELS.get(y, y) + (" (mean ± std)" if bands else ""))
     _integer_rounds(axes, x)
-    legend_below(figure, list(averaged))
+    legend_below(figure, axes.get_legend_handles_labels()[0])
     return figure
 
 
@@ -165,13 +164,14 @@ def panels(
     return figure, tuple(axes)
 
 
-def legend_below(figure: Figure, labels: Sequence[str], columns: int | None = None, **entries: Any) -> None:
+def legend_below(figure: Figure, handles: Sequence[Artist], columns: int | None = None) -> None:
     """Put the legend under the axes, where it hides no curve, and make the figure higher by its rows."""
     if columns is None:
-        columns = max(1, min(len(labels), 90 // (max(map(len, labels)) + 8)))
-    figure.legend(loc="outside lower center", ncols=columns, fontsize="small", frameon=False, **entries)
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = max(1, min(len(handles), 90 // (longest + 8)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
     width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.2 * math.ceil(len(labels) / columns))
+    figure.set_size_inches(width, height + 0.2 * math.ceil(len(handles) / columns))
 
 
 def _curve(axes: Axes, x: pd.Series, y: pd.Series | None, **style: Any) -> None:
@@ -186,10 +186,8 @@ def _axis(x: str, largest: float) -> tuple[float, str]:
     label = AXIS_LABELS.get(x, x)
     if "{}" not in label:
         return 1.0, label
-    scale, prefix = next(((size, sign) for size, sign in PREFIXES if largest >= size), (1.0, ""))
-    words = {"T": "trillions", "G": "billions", "M": "millions", "k": "thousands", "": ""}
-    filled = label.format(prefix if "B)" in label else words[prefix])
-    return scale, filled.removesuffix(" ()")
+    scale, prefix, words = next((unit for unit in PREFIXES if largest >= unit[0]), (1.0, "", ""))
+    return scale, label.format(prefix if "B)" in label else words).removesuffix(" ()")
 
 
 def _integer_rounds(axes: Axes, x: str) -> None:

@@ -112,14 +112,16 @@ def measured_numbers(run: Run) -> dict[str, Any]:
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Put runs of one setting together, under the shortest label that tells the settings apart."""
     # A key that follows `seed` in every run is the seed by another name; one that stays fixed is a choice.
-    seeds = {
+    keys = {key for run in runs for key in run.setting if key.endswith("seed")}
+    fixed = {
         key
-        for key in {key for run in runs for key in run.setting if key.endswith("seed")}
-        if all(run.setting.get(key, run.summary["seed"]) == run.summary["seed"] for run in runs)
+        for key in keys
+        for run in runs
+        if run.setting.get(key, run.summary["seed"]) != run.summary["seed"]
     }
     settings, groups = dict[str, dict[str, Any]](), dict[str, list[Run]]()
     for run in sorted(runs, key=lambda run: run.summary["seed"]):
-        setting = {key: value for key, value in run.setting.items() if key not in seeds}
+        setting = {key: value for key, value in run.setting.items() if key not in keys - fixed}
         settings.setdefault(_identity(setting), setting)
         groups.setdefault(_identity(setting), []).append(run)
     labels = label_settings(list(settings.values()))
@@ -137,22 +139,20 @@ def label_settings(settings: Sequence[dict[str, Any]]) -> list[str]:
     keys = {key for setting in settings for key in setting}
     keys = {key for key in keys if len({_value(setting, key) for setting in settings}) > 1}
     ranked = sorted(keys, key=lambda key: (not key.endswith(".name"), "_target_" in key, len(key), key))
+
+    def tells_apart(chosen: Sequence[str]) -> bool:
+        return len({tuple(_value(setting, key) for key in chosen) for setting in settings}) == len(settings)
+
     # Searching more than three keys would take long where many differ; then all that differ are written.
     sizes = (chosen for size in (1, 2, 3) for chosen in combinations(ranked, size))
-    best = next((chosen for chosen in sizes if _tells_apart(settings, chosen)), tuple(ranked))
+    best = next(filter(tells_apart, sizes), tuple(ranked))
     if len(best) == 1 and best[0].endswith(".name"):
         return [str(setting.get(best[0], "default")) for setting in settings]
-    labels = []
-    for setting in settings:
-        present = [key for key in best if key in setting] or [
-            key for key in ("algorithm.name",) if key in setting
-        ]
-        labels.append(", ".join(f"{key}={setting[key]}" for key in present) or "default")
-    return labels
-
-
-def _tells_apart(settings: Sequence[dict[str, Any]], keys: Sequence[str]) -> bool:
-    return len({tuple(_value(setting, key) for key in keys) for setting in settings}) == len(settings)
+    return [
+        ", ".join(f"{key}={setting[key]}" for key in best if key in setting)
+        or (f"algorithm.name={setting['algorithm.name']}" if "algorithm.name" in setting else "default")
+        for setting in settings
+    ]
 
 
 def _value(setting: dict[str, Any], key: str) -> str | None:

@@ -30,10 +30,7 @@ def read_table(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def channels_figure(rounds: np.ndarray, values: np.ndarray, label: str) -> Figure:
     """Draw every channel as a line of colours over the rounds, sorted by its last value, above their mean.
 
-    Args:
-        rounds: (R,).
-        values: (R, n).
-        label: What the values are.
+    Rounds are (R,) and values (R, n); the label says what these are.
     """
     several = values.shape[1] > 1
     figure, (*above, below) = panels(2 if several else 1, size=(6.4, 5.2 if several else 3.0))
