@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedfeat.types import RoundRecord
 
@@ -36,8 +36,11 @@ class RunInfo:
         return 0 if self.resumed_round is None else self.resumed_round + 1
 
 
-class RoundLogger(Protocol):
-    """Consumer of a run: `start` once, `log` every round, `picture` at will, `finish` and `close` once."""
+class RoundLogger:
+    """Consumer of a run: `start` once, `log` every round, `picture` at will, `finish` and `close` once.
+
+    What a logger does not say otherwise, it passes over.
+    """
 
     def start(self, run: RunInfo) -> None:
         """Open the log of `run`."""

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfeat.loggers.base import RunInfo
+from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.runs.text import format_bytes
 from fedfeat.types import RoundRecord
 
@@ -23,7 +23,7 @@ SHOWN = {
 }
 
 
-class ConsoleLogger:
+class ConsoleLogger(RoundLogger):
     """Show a run while it goes on, and a table of its final metrics.
 
     Args:
@@ -38,16 +38,18 @@ class ConsoleLogger:
     def start(self, run: RunInfo) -> None:
         """Show the bar, at the resumed round."""
         from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = self._console or Console()
         self._num_rounds = run.num_rounds
         self._latest: dict[str, float] = {}
         self._started, self._num_logged = time.perf_counter(), 0
         if self._console.is_terminal:
-            self._progress = _progress(self._console)
-            self._task = self._progress.add_task(
-                run.name, total=run.num_rounds, completed=run.resumed_round or 0, metrics=""
-            )
+            columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()
+            more = TextColumn("{task.fields[metrics]}"), TimeRemainingColumn()
+            self._progress = Progress(*columns, *more, console=self._console)
+            done = run.resumed_round or 0
+            self._task = self._progress.add_task(run.name, total=run.num_rounds, completed=done, metrics="")
             self._progress.start()
 
     def log(self, record: RoundRecord) -> None:
@@ -97,14 +99,12 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
     best = summary.get("best_val") or {}
     title = f"{summary.get('algorithm', '')}, {summary.get('num_rounds')} rounds, seed {summary.get('seed')}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("metric")
-    table.add_column("last", justify="right")
-    if best:
-        table.add_column("best on validation", justify="right")
-    for name, value in summary.get("final", {}).items():
-        cells = [name, _cell(name, value)]
-        table.add_row(*cells, *([_cell(name, best.get(name))] if best else []))
+    table = Table("metric", title=title, title_justify="left")
+    shown = {"last": summary.get("final", {})} | ({"best on validation": best} if best else {})
+    for heading in shown:
+        table.add_column(heading, justify="right")
+    for name in shown["last"]:
+        table.add_row(name, *(_cell(name, values.get(name)) for values in shown.values()))
     targets = summary.get("to_target") or {}
     for target, cost in targets.items():
         if cost:
@@ -118,16 +118,3 @@ def _cell(name: str, value: Any) -> str:
     if not isinstance(value, int | float):
         return ""
     return format_bytes(value) if name.endswith("_bytes") else f"{value:.6g}"
-
-
-def _progress(console: Console) -> Progress:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[metrics]}"),
-        TimeRemainingColumn(),
-        console=console,
-    )

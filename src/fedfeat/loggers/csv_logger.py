@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedfeat.files import atomic_open
-from fedfeat.loggers.base import RunInfo
+from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.runs.observed import table_path
 from fedfeat.types import ClientRow, RoundRecord
 
@@ -36,22 +36,17 @@ class CsvTable:
     """
 
     def __init__(self, path: Path, columns: Iterable[str], resumed_round: int | None) -> None:
-        self.path = path
-        self.columns = list(columns)
+        self.path, self.columns = path, list(columns)
         last_round = -1 if resumed_round is None else resumed_round
         self._rewrite(lambda round_idx: round_idx <= last_round)
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows and flush them; None and missing values are left empty."""
         rows = list(rows)
-        new = [
-            column
-            for column in dict.fromkeys(key for row in rows for key in row)
-            if column not in self.columns
-        ]
-        if new:
+        columns = list(dict.fromkeys([*self.columns, *(key for row in rows for key in row)]))
+        if columns != self.columns:
             self._file.close()
-            self.columns += new
+            self.columns = columns
             self._rewrite(lambda _: True)
         self._writer(self._file).writerows(rows)
         self._file.flush()
@@ -62,13 +57,14 @@ class CsvTable:
 
     def _rewrite(self, keep: Callable[[int], bool]) -> None:
         """Write the file anew with the present columns and the rows to keep, and open it to append."""
-        old = _header(self.path)
-        self.columns += [column for column in old if column not in self.columns]
+        rows = _complete_rows(self.path)
+        old = next(rows, [])
+        self.columns = list(dict.fromkeys([*self.columns, *old]))
         with atomic_open(self.path) as file:
             text = io.TextIOWrapper(file, encoding="utf-8", newline="")
             writer = self._writer(text)
             writer.writeheader()
-            writer.writerows(row for row in _complete_rows(self.path, old) if keep(int(row["round"])))
+            writer.writerows(dict(zip(old, row, strict=True)) for row in rows if keep(int(row[0])))
             text.detach()  # flushes; `atomic_open` closes
         self._file: IO[str] = open(self.path, "a", encoding="utf-8", newline="")  # noqa: SIM115
 
@@ -76,7 +72,7 @@ class CsvTable:
         return csv.DictWriter(file, self.columns, lineterminator="\n")
 
 
-class CsvLogger:
+class CsvLogger(RoundLogger):
     """Write ``metrics.csv`` (a row per evaluated round), ``clients.csv`` (one per client in it) and ``observed/*.csv``.
 
     Numbers have the digits that read back to the same float; what does not exist is left empty.
@@ -108,37 +104,24 @@ class CsvLogger:
             self._observed[name] = CsvTable(path, ("round",), self._run.resumed_round)
         return self._observed[name]
 
-    def picture(self, name: str, path: Path) -> None:
-        """Leave pictures where they are."""
-
-    def finish(self, summary: dict[str, Any]) -> None:
-        """The rows say it all."""
-
     def close(self, failed: bool = False) -> None:
         """Close both files."""
         for table in (self._metrics, self._clients, *self._observed.values()):
             table.close()
 
 
-def _header(path: Path) -> list[str]:
-    """Give the columns of an existing file."""
+def _complete_rows(path: Path) -> Iterator[list[str]]:
+    """Give the columns of a file, if it exists, and its rows one by one, without lines that are torn or unreadable."""
     if not path.exists():
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return next(csv.reader(file), [])
-
-
-def _complete_rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
-    """Give the rows of an existing file one by one, without lines that are torn or otherwise unreadable."""
-    if not columns:
         return
     dropped = 0
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        file.readline()
+        columns = next(csv.reader([file.readline()]), [])
+        yield columns
         for line in file:
             values = next(csv.reader([line.replace("\0", "")]), [])
-            if line.endswith("\n") and len(values) == len(columns) and values[0].isdecimal():
-                yield dict(zip(columns, values, strict=True))
+            if line.endswith("\n") and len(values) == len(columns) > 0 and values[0].isdecimal():
+                yield values
             else:
                 dropped += 1
     if dropped:

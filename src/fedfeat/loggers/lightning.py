@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_text
-from fedfeat.loggers.base import RunInfo
+from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.runs.text import flatten
 from fedfeat.types import RoundRecord
 
@@ -20,7 +20,7 @@ FOLDER = "loggers"
 """Folder of a run directory with a file per logger: the id of its run, and the last round of a start that it closed."""
 
 
-class LightningLogger:
+class LightningLogger(RoundLogger):
     """Log every round with a logger of Lightning: metrics at the step of their round, the configuration before them.
 
     A resumed experiment goes on under the id of its first start. Rounds after the checkpoint are repeated bit for
@@ -71,9 +71,6 @@ class LightningLogger:
             self.logger.log_metrics(metrics, step=record.round_idx)
             self.logger.save()
 
-    def picture(self, name: str, path: Path) -> None:
-        """Leave pictures where they are: Lightning has no common word for them."""
-
     def finish(self, summary: dict[str, Any]) -> None:
         """Log the numbers of the summary as metrics of the last round, keys joined by ``/`` (``final/global/acc``)."""
         numbers = {key: value for key, value in flatten(summary).items() if isinstance(value, int | float)}
@@ -87,11 +84,8 @@ class LightningLogger:
 
     def _arguments(self, run: RunInfo, earlier_id: str | None) -> dict[str, Any]:
         found = {key: earlier_id if name == "id" else getattr(run, name) for key, name in self._run.items()}
-        return {
-            key: str(value) if isinstance(value, Path) else value
-            for key, value in found.items()
-            if value is not None
-        }
+        given = {key: value for key, value in found.items() if value is not None}
+        return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
 
     def _known_round(self, closed: int) -> int:
         """Give the last round that the service has; an earlier start was closed after round ``closed``."""
