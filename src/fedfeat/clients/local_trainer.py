@@ -35,8 +35,10 @@ class _MeanLoss(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Lightning hook: note the loss of a batch."""
-        options = {"on_step": False, "on_epoch": True, "sync_dist": True, "batch_size": len(batch[1])}
-        pl_module.log("train/loss", outputs["loss"], **options)
+        size = len(batch[1])
+        pl_module.log(
+            "train/loss", outputs["loss"], on_step=False, on_epoch=True, sync_dist=True, batch_size=size
+        )
 
 
 class _Trainer(pl.Trainer):

@@ -11,11 +11,7 @@ def sgd_sparing_biases(
 ) -> optim.SGD:
     """Make an SGD that decays weights alone, as the public code of FedRep and FedHeNN does (lgcollins/FedRep).
 
-    Args:
-        params: The parameters. Those of one dimension, biases and scales of normalisation layers, do not decay.
-        lr: Learning rate.
-        momentum: Momentum.
-        weight_decay: Decay of the others.
+    Parameters of one dimension, biases and scales of normalisation layers, do not decay.
     """
     params = list(params)
     decaying = [parameter for parameter in params if parameter.ndim > 1]

@@ -13,9 +13,7 @@ from fedfeat.types import Scores
 def score_examples(predict: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]) -> Scores:
     """Score a model on batches of inputs (B, ...) and labels (B,).
 
-    Args:
-        predict: Gives logits (B, num_classes); its modules are in eval mode.
-        batches: The examples.
+    ``predict`` gives logits (B, num_classes); its modules are in eval mode.
     """
     correct, losses = [], []
     for inputs, labels in batches:
