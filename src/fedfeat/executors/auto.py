@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -97,9 +98,8 @@ class AutoExecutor(Executor):
         first, sample = measured_tasks(self._current, tasks)
         seconds = {name: _seconds(executor, sample) for name, executor in self.candidates.items()}
         self.chosen = fastest(seconds)
-        for name, executor in self.candidates.items():
-            if name != self.chosen:
-                executor.close()
+        for name in self.candidates.keys() - {self.chosen}:
+            self.candidates[name].close()
         found = ", ".join(f"{name} {1e3 * value:.3g}" for name, value in seconds.items())
         steps = max(task.num_steps for task in sample)
         _log.info(
@@ -110,36 +110,30 @@ class AutoExecutor(Executor):
 
 
 def fastest(seconds: dict[str, float]) -> str:
-    """Give the name with the least time; the first one where the others do not save enough.
-
-    Args:
-        seconds: Time of each, the reference first.
-    """
+    """Give the name with the least time; the first one, the reference, where the others do not save enough."""
     reference = next(iter(seconds))
-    best = min(seconds, key=lambda name: seconds[name])
+    best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] < _WORTHWHILE * seconds[reference] else reference
 
 
 def measured_tasks(reference: Executor, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
-    """Take what the reference does within the budget: of each task as many steps, then as many tasks, but two.
-
-    Args:
-        reference: The executor that sets the measure.
-        tasks: At least two.
+    """Take what the reference does within the budget: of each task as many steps, then as many of the tasks, but two.
 
     Returns:
         The first tasks as they are, and cut down.
     """
+
+    def cut(task: Task, num_steps: int) -> Task:
+        return task._replace(num_steps=min(task.num_steps, num_steps), evaluate=False, probe=False)
+
     first = [tasks[0]]
-    one = [first[0]._replace(num_steps=1, evaluate=False, probe=False)]
+    one = [cut(first[0], 1)]
     _timed(reference, one)  # the first fit of all builds what later ones find
     for_one = _timed(reference, one)
     longest = max(int(_BUDGET / 2 / for_one), 1)
     count = int(_BUDGET / (min(longest, first[0].num_steps) * for_one))
     first += [tasks[place] for place in range(1, min(max(count, 2), len(tasks)))]
-    return first, [
-        task._replace(num_steps=min(task.num_steps, longest), evaluate=False, probe=False) for task in first
-    ]
+    return first, [cut(task, longest) for task in first]
 
 
 def _seconds(executor: Executor, sample: Sequence[Task]) -> float:
@@ -151,8 +145,7 @@ def _seconds(executor: Executor, sample: Sequence[Task]) -> float:
 
 def _timed(executor: Executor, tasks: Sequence[Task]) -> float:
     start = time.perf_counter()
-    for _ in executor.map("fit", tasks):
-        pass
+    deque(executor.map("fit", tasks), maxlen=0)
     return time.perf_counter() - start
 
 

@@ -27,13 +27,7 @@ _DEVICE = -1
 
 
 class Layout(NamedTuple):
-    """What a tensor is beside its bytes.
-
-    Attributes:
-        dtype: Its type.
-        shape: Its dimensions.
-        strides: Their strides, which leave no gaps; filters and images may be channels-last.
-    """
+    """What a tensor is beside its bytes. Its strides leave no gaps; filters and images may be channels-last."""
 
     dtype: torch.dtype
     shape: torch.Size
@@ -92,12 +86,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Packed(NamedTuple):
-    """A value taken apart.
-
-    Attributes:
-        record: The pickled value, with numbers instead of tensors.
-        tensors: What carries the tensors.
-    """
+    """A value taken apart: the pickled record, with numbers instead of tensors, and what carries those."""
 
     record: bytes
     tensors: Any
@@ -117,11 +106,9 @@ def put_together(record: bytes, tensors: Sequence[Tensor], device: torch.device 
 
 
 class Packer:
-    """Packs arguments of tasks; tensors that come again soon, such as the server's weights, are carried once.
+    """Packs arguments of tasks: ``carry`` makes what carries tensors, ``pickler`` writes the rest.
 
-    Args:
-        carry: Makes what carries tensors.
-        pickler: Writes the rest.
+    Tensors that come again soon, such as the server's weights, are carried once.
     """
 
     def __init__(

@@ -119,11 +119,7 @@ class Job(Window):
         super().put(place, result)
 
     def results(self, opened: Callable[[Any], Any] = lambda result: result) -> Iterator[Any]:
-        """Hand out the results that are next in cohort order; errors other than a client's are raised.
-
-        Args:
-            opened: Unpacks a result whose time has come.
-        """
+        """Hand out the results that are next in cohort order, ``opened``; errors other than a client's are raised."""
         return map(_settled, map(opened, self.ready()))
 
 

@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.multiprocessing
@@ -23,27 +23,11 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _SECONDS_TO_END = 2.0
 
 
-class Sent(NamedTuple):
-    """A task that a child has and has not answered.
-
-    Attributes:
-        job: The job that it belongs to.
-        place: Its place in the job.
-    """
-
-    job: Job
-    place: int
-
-
 class Child:
-    """A process with a copy of the worker.
-
-    Args:
-        worker: The worker.
-        siblings: Children that the parent has already.
+    """A process with a copy of the worker; ``siblings`` are children that the parent has already.
 
     Attributes:
-        waiting: Its tasks, the oldest first.
+        waiting: Its tasks that it has not answered, each by its job and place there, the oldest first.
     """
 
     def __init__(self, worker: Worker, siblings: Sequence["Child"]) -> None:
@@ -54,12 +38,12 @@ class Child:
         )
         self._process.start()
         far_end.close()
-        self.waiting: deque[Sent] = deque()
+        self.waiting: deque[tuple[Job, int]] = deque()
 
     @property
     def outstanding(self) -> float:
         """Work that was sent and has not come back."""
-        return sum(sent.job.costs[sent.place] for sent in self.waiting)
+        return sum(job.costs[place] for job, place in self.waiting)
 
     @property
     def pid(self) -> int | None:
@@ -72,7 +56,7 @@ class Child:
             self._connection.send((job.method, job.pack(job.arguments(place))))
         except (BrokenPipeError, ConnectionResetError):
             return False
-        self.waiting.append(Sent(job, place))
+        self.waiting.append((job, place))
         return True
 
     def receive(self) -> bool:
@@ -82,8 +66,8 @@ class Child:
         # A child that dies while it hands memory over leaves a message whose memory is gone.
         except (EOFError, OSError, pickle.UnpicklingError):
             return False
-        sent = self.waiting.popleft()
-        sent.job.put(sent.place, result)  # also where the job was given up, and nobody asks for it
+        job, place = self.waiting.popleft()
+        job.put(place, result)  # also where the job was given up, and nobody asks for it
         return True
 
     def end(self) -> None:
@@ -98,10 +82,9 @@ class Child:
     @staticmethod
     def with_news(children: Iterable["Child"], block: bool) -> list["Child"]:
         """Give the children that have a result, or have died; wait for the first one where asked to."""
-        by_connection = {child._connection: child for child in children}
-        if not by_connection:
-            return []
-        return [by_connection[one] for one in wait(list(by_connection), None if block else 0)]  # type: ignore[index]
+        by_connection: dict[Any, Child] = {child._connection: child for child in children}
+        found = wait(list(by_connection), None if block else 0) if by_connection else []
+        return [by_connection[one] for one in found]
 
 
 def _serve(worker: Worker, connection: Any, inherited: Iterable[Any], parent: int) -> None:

@@ -58,13 +58,11 @@ class ProcessExecutor(Executor):
         device = self.worker.data.device.type
         if device != "cpu":
             raise ConfigError.rule("trainer.accelerator", "be cpu for executor=processes", device)
-        trainer = self.worker.trainer
-        if trainer.num_threads not in (None, 1):
-            raise ConfigError.rule(
-                "trainer.num_threads", "be 1 or null for executor=processes", trainer.num_threads
-            )
+        num_threads, strategy = self.worker.trainer.num_threads, self.worker.trainer.strategy
+        if num_threads not in (None, 1):
+            raise ConfigError.rule("trainer.num_threads", "be 1 or null for executor=processes", num_threads)
         if self.worker.lightning.world_size > 1:
-            raise ConfigError.rule("trainer.strategy", "be auto for executor=processes", trainer.strategy)
+            raise ConfigError.rule("trainer.strategy", "be auto for executor=processes", strategy)
 
     def start(self) -> None:
         """Fork the other processes."""
@@ -100,7 +98,7 @@ class ProcessExecutor(Executor):
     def _run(
         self, method: str, make: Callable[[int], Sequence[Any]], costs: Sequence[float]
     ) -> Iterator[Any]:
-        """Run a job, see there for the arguments, and give its results in cohort order."""
+        """Run a `Job`, see there for the arguments, and give its results in cohort order."""
         job = Job(method, make, costs, self._window, Packer(Shared.of))
         while not job.done:
             place = job.next()
@@ -129,8 +127,8 @@ class ProcessExecutor(Executor):
 
     def _bury(self, child: Child) -> None:
         self._children.remove(child)
-        for sent in child.waiting:
-            sent.job.lose(sent.place)
+        for job, place in child.waiting:
+            job.lose(place)
         child.end()
         _log.warning(
             "Process %d of executor=processes has died; %d of its tasks run again in the %d left.",

@@ -24,16 +24,13 @@ class WorkerActor:
     def open(
         self, paths: Sequence[str], trainer: LocalTrainer, num_threads: int, build_worker: Packed
     ) -> int:
-        """Build the worker.
+        """Build the worker and give the number of this process.
 
         Args:
             paths: Where to look for modules that this process does not find by itself.
             trainer: The Trainer of local fits; it gets the one device that this process sees.
             num_threads: CPU threads of the fits.
             build_worker: Makes the worker, with ``trainer`` as an argument.
-
-        Returns:
-            The number of this process.
         """
         sys.path.extend(path for path in paths if path not in sys.path)
         torch.set_num_threads(num_threads)
@@ -45,15 +42,9 @@ class WorkerActor:
         return os.getpid()
 
     def run(self, method: str, records: Sequence[bytes], *tensors: list[Flat]) -> Packed:
-        """Run one task.
+        """Run one task: give what a method of `Worker` gives or raises for arguments as in `codec.Packed`.
 
-        Args:
-            method: Of `Worker`.
-            records: Its arguments, see `codec.Packed`.
-            tensors: Theirs, an argument for each record, for Ray fetches what is an argument by itself.
-
-        Returns:
-            What the method gives or raises.
+        The tensors of each record are an argument, for Ray fetches what is an argument by itself.
         """
         packed = map(Packed, records, tensors)
         arguments = arguments_of(unpack(one, self._device) for one in packed)

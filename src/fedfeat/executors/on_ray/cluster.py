@@ -26,12 +26,7 @@ _SYSTEM = {"worker_niceness": 0}
 
 
 class Needs(NamedTuple):
-    """What a worker takes of a node.
-
-    Attributes:
-        cpus: CPU cores.
-        gpus: GPUs, or a part of one.
-    """
+    """What a worker takes of a node: CPU cores, and GPUs or a part of one."""
 
     cpus: int
     gpus: float
@@ -54,15 +49,11 @@ class Cluster:
     """
 
     def __init__(self, address: str | None) -> None:
-        self._address = address
+        self._address, self._connected = address, False
         self._folder: str | None = None
-        self._connected = False
 
     def open(self, num_cpus: int) -> None:
-        """Connect.
-
-        Args:
-            num_cpus: CPU cores of a cluster that is started.
+        """Connect, or start a cluster with ``num_cpus`` CPU cores.
 
         Raises:
             UserError: There is no cluster at the address, or none that can be joined.

@@ -76,8 +76,7 @@ class RayExecutor(Executor):
             rule = "be above 0 and at most 1 where fits run on GPUs (trainer=cpu runs them on the CPU)"
             raise ConfigError.rule("executor.gpus_per_worker", rule, gpus)
         if not on_gpu and gpus:
-            device = self.worker.data.device.type
-            rule = f"be 0 or null where fits run on the device {device!r}"
+            rule = f"be 0 or null where fits run on the device {self.worker.data.device.type!r}"
             raise ConfigError.rule("executor.gpus_per_worker", rule, gpus)
         if self.worker.lightning.world_size > 1:
             raise ConfigError.rule("trainer.devices", "be 1 for executor=ray", trainer.devices)
@@ -135,11 +134,8 @@ class RayExecutor(Executor):
             place = job.next()
             if place is None:
                 return
-            packed = job.pack(job.arguments(place))
-            reference = pool.call(
-                job.method, [one.record for one in packed], *[one.tensors for one in packed]
-            )
-            self._running[reference] = job, place
+            records, tensors = zip(*job.pack(job.arguments(place)), strict=True)
+            self._running[pool.call(job.method, records, *tensors)] = job, place
 
     def _collect(self, reference: Any, found: Any) -> None:
         """Take a result, unless it is of a worker that has started."""

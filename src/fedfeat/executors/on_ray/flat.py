@@ -49,12 +49,7 @@ class Flat(NamedTuple):
 
 
 def pack(value: Any, fixed: Iterable[Tensor] = ()) -> Packed:
-    """Pack a value, functions and local classes included.
-
-    Args:
-        value: The value.
-        fixed: Tensors in it that nobody changes, see `Flat`.
-    """
+    """Pack a value, functions and local classes included; nobody changes its ``fixed`` tensors, see `Flat`."""
     record, tensors = take_apart(value, CloudPickler)
     kept = {id(tensor) for tensor in fixed}
     return Packed(record, [Flat.of(tensor, id(tensor) in kept) for tensor in tensors])

@@ -17,11 +17,7 @@ _SECONDS_OF_SILENCE = 60.0
 
 
 class Lost(NamedTuple):
-    """Stands for the result of a call whose worker has died.
-
-    Attributes:
-        reason: In Ray's words, one line.
-    """
+    """Stands for the result of a call whose worker has died, for a reason that Ray gives in one line."""
 
     reason: str
 
@@ -70,9 +66,8 @@ class Pool:
         while not done:
             done, _ = ray.wait(list(self._busy), num_returns=1, timeout=_SECONDS_OF_SILENCE)
             if not done and self._starting:
-                _log.info(
-                    "%d of %d workers wait for room in the Ray cluster.", len(self._starting), self.size
-                )
+                waiting = len(self._starting)
+                _log.info("%d of %d workers wait for room in the Ray cluster.", waiting, self.size)
         (reference,) = done
         actor, found = self._busy.pop(reference), _result(reference)
         started = reference in self._starting

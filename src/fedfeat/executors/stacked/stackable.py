@@ -32,16 +32,8 @@ if TYPE_CHECKING:
 
 # What a method may override without a word about stacking: they read the module and change nothing.
 _PURE = (
-    "loss",
-    "forward",
-    "predict",
-    "cross_entropy",
-    "recall",
-    "observe",
-    "laid_out",
-    "upload",
-    "answer",
-    "check",
+    *("loss", "forward", "predict", "cross_entropy", "recall"),
+    *("observe", "laid_out", "upload", "answer", "check"),
 )
 
 # Largest gap between gradients of a stacked and a single step, relative to the largest gradient: sums in another order.
@@ -49,44 +41,33 @@ _TOLERANCE = {"32-true": 1e-3, "bf16-mixed": 5e-2}
 
 
 class Probe(NamedTuple):
-    """What a step of one client takes.
-
-    Attributes:
-        objective: Around the client half, with what is known of it.
-        saved_bytes: What its forward pass keeps for the backward pass, per example.
-    """
+    """A client half's objective, and what a forward pass keeps for the backward pass, per example."""
 
     objective: Objective
     saved_bytes: float
 
 
 def check_stackable(worker: Worker, executor: str, probed: Callable[[ClientModule], Probe]) -> None:
-    """Refuse an experiment whose clients cannot be stacked.
-
-    Args:
-        worker: The worker.
-        executor: Name of the executor that asks.
-        probed: Gives what `probe` finds of a client half of the worker.
+    """Refuse an experiment whose clients cannot be stacked; ``probed`` gives what `probe` finds of a client half.
 
     Raises:
         ConfigError: The first thing that does not allow it.
     """
+    rule = f"executor must be another than {executor} here"
     reason = _refusal(worker)
     if reason is not None:
-        raise ConfigError(f"executor must be another than {executor} here, for {reason}.")
+        raise ConfigError(f"{rule}, for {reason}.")
     for module in worker.kinds():
         try:
             with torch.random.fork_rng(), _uncompiled(worker):
                 gap = _gap(worker, probed(module).objective)
         except Exception as error:  # whatever the layers of a network and `vmap` may say
-            raise ConfigError(
-                f"executor must be another than {executor} here, for a step of two clients together fails "
-                f"({cause_of(error)})."
-            ) from error
+            reason = f"a step of two clients together fails ({cause_of(error)})"
+            raise ConfigError(f"{rule}, for {reason}.") from error
         if not gap <= _TOLERANCE[str(worker.lightning.precision)]:
             raise ConfigError(
-                f"executor must be another than {executor} here, for in a step of two clients together gradients are "
-                f"others than in a step of one (by {gap:.2g} of the largest)."
+                f"{rule}, for in a step of two clients together gradients are others than in a step of one "
+                f"(by {gap:.2g} of the largest)."
             )
 
 
@@ -110,35 +91,21 @@ def _refusal(worker: Worker) -> str | None:
 
 
 def apart(module: ClientModule) -> str | None:
-    """Give the reason why a client half cannot be stacked, or None.
-
-    Args:
-        module: The client half.
-    """
+    """Give the reason why a client half cannot be stacked, or None."""
     if module.apart:
         return module.apart
-    for kind in type(module).__mro__:
-        if kind is ClientModule:
-            break
-        if "apart" in vars(kind):
-            continue
-        for name, value in vars(kind).items():
-            if isinstance(value, FunctionType) and hasattr(ClientModule, name) and not _is_pure(name):
+    kinds = type(module).__mro__
+    for kind in kinds[: kinds.index(ClientModule)]:
+        own = {} if "apart" in vars(kind) else vars(kind)
+        for name, value in own.items():
+            pure = name in _PURE or name.startswith("__") or not hasattr(ClientModule, name)
+            if isinstance(value, FunctionType) and not pure:
                 return f"{kind.__name__} overrides {name} and does not say that it can (ClientModule.apart)"
     return None
 
 
-def _is_pure(name: str) -> bool:
-    return name in _PURE or name.startswith("__")
-
-
 def probe(worker: Worker, module: ClientModule) -> Probe:
-    """Run the local objective of a client half once and see what it takes.
-
-    Args:
-        worker: The worker.
-        module: A client half of the worker.
-    """
+    """Run the local objective of a client half once and see what it takes."""
     inputs, labels = _examples(worker, module)
     saved: dict[int, int] = {}
     weights = {tensor.untyped_storage().data_ptr() for tensor in module.state_dict().values()}

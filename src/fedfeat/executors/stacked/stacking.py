@@ -43,12 +43,10 @@ def rows(stack: Params) -> list[Params]:
 
 @torch.no_grad()
 def narrow(optimizer: torch.optim.Optimizer, full: dict[nn.Parameter, Tensor], count: int) -> None:
-    """Go on with the first ``count`` models: parameters and the state of their optimizer become views of them.
+    """Go on with the first ``count`` models, at most as many as until now.
 
-    Args:
-        optimizer: The optimizer; elementwise.
-        full: Every stacked parameter to its tensor of all models, which keeps what the others have reached.
-        count: How many models go on; at most as many as until now.
+    Their parameters and the state of their optimizer, an elementwise one, become views of those in ``full``: from every
+    stacked parameter to its tensor of all models, which keeps what the others have reached.
     """
     for parameter, tensor in full.items():
         state = optimizer.state.get(parameter, {})
@@ -62,11 +60,8 @@ def narrow(optimizer: torch.optim.Optimizer, full: dict[nn.Parameter, Tensor], c
 def restack(optimizer: torch.optim.Optimizer, stacked: dict[nn.Parameter, nn.Parameter]) -> None:
     """Have an optimizer that has made no step yet work on stacked parameters.
 
-    So what it treats by the shape of a single model's parameter, such as biases, stays apart.
-
-    Args:
-        optimizer: Made for the parameters of one model.
-        stacked: From those to the stacked ones.
+    It was made for the parameters of one model, from which ``stacked`` leads to the stacked ones. So what it treats by
+    the shape of a single model's parameter, such as biases, stays apart.
     """
     for group in optimizer.param_groups:
         group["params"] = [stacked[parameter] for parameter in group["params"]]
@@ -115,10 +110,9 @@ class DropoutMasks:
 
     def __init__(self, calls: Sequence[DropoutCall], seeds: Sequence[int], device: torch.device) -> None:
         self._calls, self._device = calls, device
+        on_gpu = device.type == "cuda"
         self._generator = (
-            torch.cuda.default_generators[device.index or 0]
-            if device.type == "cuda"
-            else torch.default_generator
+            torch.cuda.default_generators[device.index or 0] if on_gpu else torch.default_generator
         )
         self._states = [self._generator.manual_seed(seed).get_state() for seed in seeds] if calls else []
 
@@ -130,14 +124,14 @@ class DropoutMasks:
             sizes: Examples of each client's batch.
             width: The B of the masks; where a client has fewer examples, zeros follow.
         """
+        place, count = self._device, len(sizes)
         drawn = [
-            torch.zeros((len(sizes), width, *call.shape), dtype=call.dtype, device=self._device)
-            for call in self._calls
+            torch.zeros((count, width, *call.shape), dtype=call.dtype, device=place) for call in self._calls
         ]
         for index, size in enumerate(sizes if self._calls else ()):
             self._generator.set_state(self._states[index])
             for masks, (layer, shape, dtype) in zip(drawn, self._calls, strict=True):
-                ones = torch.ones((size, *shape), dtype=dtype, device=self._device)
+                ones = torch.ones((size, *shape), dtype=dtype, device=place)
                 masks[index, :size] = type(layer).forward(layer, ones)
             self._states[index] = self._generator.get_state()
         return drawn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -31,11 +31,8 @@ def fit_stacked(
 ) -> list[Update | ClientError]:
     """Fit clients of one architecture, each with at least one example, and give their results in their order.
 
-    Args:
-        worker: The worker.
-        tasks: Their turns, of one round.
-        objective: Around their client half.
-        differentiate: `stacking.gradients`, or a compiled one, which is made again for every shape of its inputs.
+    Their tasks are of one round. ``differentiate`` is `stacking.gradients`, or a compiled one, which is made again
+    for every shape of its inputs.
     """
     client: ClientModule = objective.client
     num_steps = [client.local_steps(task.num_steps) for task in tasks]
@@ -56,10 +53,9 @@ def fit_stacked(
     begin_fit(worker.lightning, len(batches), len(batches))
     with quiet():
         worker.lightning.fit(module, batches)
-    results = _updates(
-        worker, client, list(zip(tasks, turns, strict=True)), module, batches.sizes.sum(1).tolist()
-    )
-    return [result for _, result in sorted(zip(places, results, strict=True), key=lambda pair: pair[0])]
+    results = _updates(worker, client, zip(tasks, turns, strict=True), module, batches.sizes.sum(1).tolist())
+    by_place = dict(zip(places, results, strict=True))
+    return [by_place[place] for place in range(len(places))]
 
 
 def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> tuple[list[Turn], Params]:
@@ -88,7 +84,7 @@ def _alike(client: ClientModule, tasks: Sequence[Task]) -> bool:
 def _updates(
     worker: Worker,
     client: ClientModule,
-    turns: Sequence[tuple[Task, Turn]],
+    turns: Iterable[tuple[Task, Turn]],
     module: StackedClients,
     num_seen: Sequence[int],
 ) -> list[Update | ClientError]:
