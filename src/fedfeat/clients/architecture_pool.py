@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -85,7 +86,7 @@ class PooledNetworks:
         weak: Collection[int] = (),
     ) -> None:
         self._pool, self._base, self._seeded = pool, base, seeded
-        self._shape = (input_shape, num_classes)
+        self._inputs = {"input_shape": input_shape, "num_classes": num_classes}
         self.names = pool.assign(num_clients, seed, weak)
 
     def key(self, client_id: int) -> str:
@@ -98,11 +99,8 @@ class PooledNetworks:
 
     def build(self, key: Hashable = None) -> Network:
         """Build a client's network, or for None the server's, with the common initial weights."""
-        if key is None:
-            return self._seeded(self._base)
-        input_shape, num_classes = self._shape
-        builder = self._pool.models[str(key)]
-        return self._seeded(lambda: builder(input_shape=input_shape, num_classes=num_classes))
+        own = self._base if key is None else partial(self._pool.models[str(key)], **self._inputs)
+        return self._seeded(own)
 
     def describe(self) -> str:
         """Count the clients of each architecture, in one line."""

@@ -145,7 +145,8 @@ class LocalTrainer:
                 **(given | environment | self.further),
             )
         if trainer.world_size == 1:
-            trainer._signal_connector.register_signal_handlers = _leave_signals  # type: ignore[method-assign]
+            # Lightning's registration, of SIGTERM above all, would end a run in the middle of a round.
+            trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
         return trainer
 
     def device(self) -> torch.device:
@@ -167,10 +168,6 @@ class LocalTrainer:
         """Context in which evaluation computes in the precision of the fits."""
         dtypes: dict[str | int, torch.dtype] = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
         return torch.autocast(device.type, dtype=dtypes.get(self.precision), enabled=self.precision in dtypes)
-
-
-def _leave_signals() -> None:
-    """Stand in for Lightning's registration, of SIGTERM above all, which would end a run in the middle of a round."""
 
 
 def begin_fit(trainer: pl.Trainer, num_steps: int, steps_per_epoch: int) -> None:

@@ -1,9 +1,9 @@
-"""Optimizers that treat some parameters unlike others."""
+"""Optimizers that treat some parameters unlike others, and the state of any between a client's turns."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn, optim
+from torch import Tensor, nn, optim
 
 
 def sgd_sparing_biases(
@@ -18,3 +18,23 @@ def sgd_sparing_biases(
     spared = [parameter for parameter in params if parameter.ndim <= 1]
     groups: list[dict[str, Any]] = [{"params": decaying}, {"params": spared, "weight_decay": 0.0}]
     return optim.SGD(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+def optimizer_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:
+    """Flatten an optimizer's state to ``<parameter>/<name>`` (``federation.opt_state=keep``)."""
+    return {
+        f"{index}/{name}": value.detach().cpu().clone()
+        for index, entries in optimizer.state_dict()["state"].items()
+        for name, value in entries.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def optimizer_state(kept: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Put an optimizer's state together again; the inverse of `optimizer_tensors`."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in kept.items():
+        index, name = key.split("/")
+        # Optimizers change their state in place, and a turn that fails or does not count must leave what is kept alone.
+        state.setdefault(int(index), {})[name] = value.clone()
+    return state

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
 from fedfeat.clients.networks import has_batch_norm
-from fedfeat.clients.optimizer_state import optimizer_state, optimizer_tensors
+from fedfeat.clients.optimizers import optimizer_state, optimizer_tensors
 from fedfeat.clients.scoring import score_examples
 from fedfeat.clients.turns import TrainedTensors, WorkerSettings, become, cause_of, turn_of
 from fedfeat.data.federated import FederatedData

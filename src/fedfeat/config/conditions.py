@@ -21,7 +21,7 @@ def interval(text: str) -> Condition:
     low, high = (float(end) for end in text[1:-1].split(","))
 
     def holds(value: Any) -> bool:
-        if not _is_number(value):
+        if type(value) not in (int, float) or not math.isfinite(value):
             return False
         above = value > low if text[0] == "(" else value >= low
         return bool(above and (value < high if text[-1] == ")" else value <= high))
@@ -49,10 +49,6 @@ def list_of(item: Condition) -> Condition:
         lambda value: isinstance(value, list) and all(item.holds(part) for part in value),
         f"be a list in which each must {item.text}",
     )
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
 
 
 BOOL = Condition(lambda value: type(value) is bool, "be true or false")

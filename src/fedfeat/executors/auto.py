@@ -106,7 +106,7 @@ class AutoExecutor(Executor):
             "executor: %s (ms for each of %d clients with up to %d steps: %s). %s",
             *(self.chosen, len(sample), steps, found, " ".join(self.refused.values())),
         )
-        return _Begun(tasks, first)
+        return _begun(tasks, first)
 
 
 def fastest(seconds: dict[str, float]) -> str:
@@ -149,15 +149,9 @@ def _timed(executor: Executor, tasks: Sequence[Task]) -> float:
     return time.perf_counter() - start
 
 
-class _Begun(Turns):
-    """Tasks of which the first have been asked for; those are given away, so that nobody holds a cohort."""
-
-    def __init__(self, tasks: Sequence[Task], first: list[Task]) -> None:
-        self._tasks, self._first = tasks, dict(enumerate(first))
-        first.clear()
-        self.clients = tasks.clients if isinstance(tasks, Turns) else list(range(len(tasks)))
-        self.costs = list(costs_of(tasks))
-
-    def __getitem__(self, position: Any) -> Any:
-        """Give the task at a position."""
-        return self._first.pop(position) if position in self._first else self._tasks[position]
+def _begun(tasks: Sequence[Task], first: list[Task]) -> Turns:
+    """Give tasks of which the first have been asked for; those are given away, so that nobody holds a cohort."""
+    waiting = dict(enumerate(first))
+    first.clear()
+    places = range(len(tasks))
+    return Turns(places, lambda at: waiting.pop(at) if at in waiting else tasks[at], costs_of(tasks))

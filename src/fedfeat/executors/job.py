@@ -23,61 +23,19 @@ def attempt(worker: Worker, method: str, arguments: Sequence[Any]) -> Any:
         return error
 
 
-class Window:
-    """Starts the longest task first, but none too far ahead of the oldest result that is still to come.
+class Job:
+    """A method of the workers that is called once for each task, which is told by its place in the job.
 
-    Results are handed out in cohort order whatever the order in which they arrive, so sums over them do not depend on
-    the number of workers; and no more than ``size`` of them are ever held. A task is told by its place in the job.
-
-    Args:
-        costs: Relative work of each task, in cohort order.
-        size: How many tasks from the oldest unfinished one on may be started.
-    """
-
-    def __init__(self, costs: Sequence[float], size: int) -> None:
-        self.costs, self._size = costs, size
-        self._first = 0  # the next result to hand out
-        self._seen = 0  # places from here on have not been looked at
-        self._waiting: list[int] = []
-        self._results: dict[int, Any] = {}
-
-    @property
-    def done(self) -> bool:
-        """Whether every result has been handed out."""
-        return self._first == len(self.costs)
-
-    def next(self) -> int | None:
-        """Give the place of the task to start now, or None where none may start."""
-        end = min(self._first + self._size, len(self.costs))
-        self._waiting.extend(range(self._seen, end))
-        self._seen = max(self._seen, end)
-        if not self._waiting:
-            return None
-        longest = max(self._waiting, key=lambda place: (self.costs[place], -place))
-        self._waiting.remove(longest)
-        return longest
-
-    def put(self, place: int, result: Any) -> None:
-        """Take the result of a task."""
-        self._results[place] = result
-
-    def ready(self) -> Iterator[Any]:
-        """Hand out the results that are next in cohort order."""
-        while self._first in self._results:
-            result = self._results.pop(self._first)
-            self._first += 1
-            yield result
-
-
-class Job(Window):
-    """A method of the workers that is called once for each task.
+    The longest task starts first, but none too far ahead of the oldest result that is still to come. Results are handed
+    out in cohort order whatever the order in which they arrive, so sums over them do not depend on the number of
+    workers; and no more than ``size`` of them are ever held.
 
     Args:
         method: Its name.
         make: Makes the arguments for the task at a place. It is asked once, and what it gives is kept until the
             result is there, for a worker that dies.
-        costs: See `Window`.
-        size: See there.
+        costs: Relative work of each task, in cohort order.
+        size: How many tasks from the oldest unfinished one on may be started.
         pack: Packs arguments for their way to another process.
 
     Attributes:
@@ -92,15 +50,32 @@ class Job(Window):
         size: int,
         pack: Packer,
     ) -> None:
-        super().__init__(costs, size)
-        self.method, self.pack, self.losses = method, pack, Counter[int]()
-        self._make = make
-        self._made: dict[int, Sequence[Any]] = {}
+        self.method, self.costs, self.pack, self.losses = method, costs, pack, Counter[int]()
+        self._make, self._size = make, size
+        self._first = 0  # the next result to hand out
+        self._seen = 0  # places from here on have not been looked at
+        self._waiting: list[int] = []
         self._again: list[int] = []
+        self._made: dict[int, Sequence[Any]] = {}
+        self._results: dict[int, Any] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether every result has been handed out."""
+        return self._first == len(self.costs)
 
     def next(self) -> int | None:
-        """Give the place of the task to start now, a lost one before all others."""
-        return self._again.pop(0) if self._again else super().next()
+        """Give the place of the task to start now, a lost one before all others, or None where none may start."""
+        if self._again:
+            return self._again.pop(0)
+        end = min(self._first + self._size, len(self.costs))
+        self._waiting.extend(range(self._seen, end))
+        self._seen = max(self._seen, end)
+        if not self._waiting:
+            return None
+        longest = max(self._waiting, key=lambda place: (self.costs[place], -place))
+        self._waiting.remove(longest)
+        return longest
 
     def arguments(self, place: int) -> Sequence[Any]:
         """Give the method's arguments for a task that has no result yet."""
@@ -116,11 +91,14 @@ class Job(Window):
     def put(self, place: int, result: Any) -> None:
         """Take the result of a task."""
         del self._made[place]
-        super().put(place, result)
+        self._results[place] = result
 
     def results(self, opened: Callable[[Any], Any] = lambda result: result) -> Iterator[Any]:
         """Hand out the results that are next in cohort order, ``opened``; errors other than a client's are raised."""
-        return map(_settled, map(opened, self.ready()))
+        while self._first in self._results:
+            result = self._results.pop(self._first)
+            self._first += 1
+            yield _settled(opened(result))
 
 
 def _settled(result: Any) -> Any:

@@ -15,8 +15,6 @@ from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.runs.observed import table_path
 from fedfeat.types import ClientRow, RoundRecord
 
-METRICS_FILE = "metrics.csv"
-CLIENTS_FILE = "clients.csv"
 CLIENT_COLUMNS = ("round", *(column.name for column in fields(ClientRow)))
 
 _log = logging.getLogger(__name__)
@@ -80,8 +78,8 @@ class CsvLogger(RoundLogger):
 
     def start(self, run: RunInfo) -> None:
         """Open both files; after a resume, without the rows that will come again."""
-        self._metrics = CsvTable(run.run_dir / METRICS_FILE, ("round", "cohort_size"), run.resumed_round)
-        self._clients = CsvTable(run.run_dir / CLIENTS_FILE, CLIENT_COLUMNS, run.resumed_round)
+        self._metrics = CsvTable(run.run_dir / "metrics.csv", ("round", "cohort_size"), run.resumed_round)
+        self._clients = CsvTable(run.run_dir / "clients.csv", CLIENT_COLUMNS, run.resumed_round)
         self._run, self._observed = run, dict[str, CsvTable]()
 
     def log(self, record: RoundRecord) -> None:
@@ -92,9 +90,8 @@ class CsvLogger(RoundLogger):
         row = {"round": record.round_idx, "cohort_size": len(record.cohort), **record.metrics}
         self._metrics.append([row])
         for name, values in record.observed.items():
-            self._table(name).append(
-                [{"round": record.round_idx, **{str(i): value for i, value in enumerate(values)}}]
-            )
+            row = {"round": record.round_idx, **{str(i): value for i, value in enumerate(values)}}
+            self._table(name).append([row])
 
     def _table(self, name: str) -> CsvTable:
         """Give the table of what a method watches, opened when it first comes."""

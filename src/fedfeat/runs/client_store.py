@@ -52,9 +52,6 @@ class ClientStore:
     def __len__(self) -> int:
         return len(self._versions)
 
-    def __contains__(self, client_id: int) -> bool:
-        return client_id in self._versions
-
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self._versions))
 
@@ -69,7 +66,7 @@ class ClientStore:
         if client_id in self._ram:
             self._ram.move_to_end(client_id)
             return self._ram[client_id]
-        state = _read(self._path(client_id), self._trusted)
+        state = _read(self._path(client_id, self._versions[client_id]), self._trusted)
         self._hold(client_id, state)
         return state
 
@@ -90,7 +87,7 @@ class ClientStore:
         self._hold(client_id, _alone(state))
 
     def persist(self) -> dict[int, int]:
-        """Write all states that are in RAM only; give the manifest: each client's round, for `restore` and `collect`."""
+        """Write the states that are in RAM only; give the manifest: clients' rounds, for `restore` and `collect`."""
         for client_id in sorted(self._dirty):
             self._write(client_id)
         return {client_id: self._versions[client_id] for client_id in self}
@@ -102,7 +99,7 @@ class ClientStore:
             CheckpointError: A file is missing; the store is unchanged then.
         """
         for client_id, round_idx in manifest.items():
-            path = self._directory / _file_name(client_id, round_idx)
+            path = self._path(client_id, round_idx)
             if not path.is_file():
                 raise CheckpointError(f"{path} must hold the state of client {client_id}, but it is missing.")
         self._versions = dict(manifest)
@@ -113,15 +110,15 @@ class ClientStore:
     def collect(self, keep: Iterable[Mapping[int, int]]) -> None:
         """Remove versions that are neither current nor in a manifest of a loadable checkpoint, and unfinished files."""
         manifests = (*keep, self._versions)
-        wanted = {_file_name(*version) for manifest in manifests for version in manifest.items()}
+        wanted = {self._path(*version) for manifest in manifests for version in manifest.items()}
         for path in self._directory.glob("*.safetensors"):
-            if _VERSION.fullmatch(path.name) and path.name not in wanted:
+            if _VERSION.fullmatch(path.name) and path not in wanted:
                 path.unlink()
         for path in self._directory.glob(".*.safetensors.*.tmp"):
             path.unlink()
 
-    def _path(self, client_id: int) -> Path:
-        return self._directory / _file_name(client_id, self._versions[client_id])
+    def _path(self, client_id: int, round_idx: int) -> Path:
+        return self._directory / f"{client_id}-{round_idx}.safetensors"
 
     def _hold(self, client_id: int, state: Any) -> None:
         """Take an entry into RAM as the most recently used, and spill until the budget holds."""
@@ -142,12 +139,8 @@ class ClientStore:
         skeleton, named = flatten(state)
         # The format itself does not notice a flipped bit.
         extra = {"skeleton": json.dumps(skeleton), "sha256": sha256(state)}
-        atomic_write_bytes(self._path(client_id), save(named, extra))
+        atomic_write_bytes(self._path(client_id, self._versions[client_id]), save(named, extra))
         self._dirty.discard(client_id)
-
-
-def _file_name(client_id: int, round_idx: int) -> str:
-    return f"{client_id}-{round_idx}.safetensors"
 
 
 def _alone(state: Any) -> Any:

@@ -4,7 +4,20 @@ from hypothesis import strategies as st
 
 from fedfeat.errors import ClientError
 from fedfeat.executors.codec import Packer
-from fedfeat.executors.job import Job, Window
+from fedfeat.executors.job import Job
+
+
+def job(costs, size=9):
+    """A job whose arguments are made up, and the places that were asked for."""
+    asked = []
+    return Job(
+        "fit", lambda place: asked.append(place) or (f"task {place}",), costs, size, Packer(list)
+    ), asked
+
+
+def finish(found, place, result):
+    found.arguments(place)
+    found.put(place, result)
 
 
 def started(window, count):
@@ -12,26 +25,26 @@ def started(window, count):
 
 
 def test_the_longest_starts_first_and_the_earlier_of_equals():
-    assert started(Window([1.0, 5.0, 2.0, 5.0], 4), 5) == [1, 3, 2, 0, None]
+    assert started(job([1.0, 5.0, 2.0, 5.0], 4)[0], 5) == [1, 3, 2, 0, None]
 
 
 def test_nothing_starts_beyond_the_window():
     """Of 5 tasks, 3 from the oldest unfinished one on: the long one at the end has to wait for the first two."""
-    window = Window([1.0, 1.0, 2.0, 1.0, 9.0], 3)
+    window = job([1.0, 1.0, 2.0, 1.0, 9.0], 3)[0]
     assert started(window, 4) == [2, 0, 1, None]
-    window.put(2, "c")
-    assert list(window.ready()) == []
+    finish(window, 2, "c")
+    assert list(window.results()) == []
     assert window.next() is None
-    window.put(0, "a")
-    assert list(window.ready()) == ["a"]
+    finish(window, 0, "a")
+    assert list(window.results()) == ["a"]
     assert started(window, 2) == [3, None]
-    window.put(1, "b")
-    assert list(window.ready()) == ["b", "c"]
+    finish(window, 1, "b")
+    assert list(window.results()) == ["b", "c"]
     assert window.next() == 4
 
 
 def test_a_window_without_tasks_is_done():
-    window = Window([], 2)
+    window = job([], 2)[0]
     assert window.done
     assert window.next() is None
 
@@ -44,24 +57,24 @@ def test_a_window_without_tasks_is_done():
     data=st.data(),
 )
 def test_every_task_starts_once_and_comes_out_in_order_whatever_finishes_first(costs, size, workers, data):
-    window, running, seen, out = Window(costs, size), [], [], []
+    window, running, seen, out = job(costs, size)[0], [], [], []
     while not window.done:
         while len(running) < workers and (place := window.next()) is not None:
             running.append(place)
             seen.append(place)
         finished = running.pop(data.draw(st.integers(0, len(running) - 1)))
-        window.put(finished, finished)
-        out += window.ready()
+        finish(window, finished, finished)
+        out += window.results()
         assert len(window._results) < size
     assert out == list(range(len(costs)))
     assert sorted(seen) == out
 
 
 def test_a_result_is_handed_out_once():
-    window = Window([1.0], 1)
-    window.put(window.next(), "a")
-    assert list(window.ready()) == ["a"]
-    assert list(window.ready()) == []
+    window = job([1.0], 1)[0]
+    finish(window, window.next(), "a")
+    assert list(window.results()) == ["a"]
+    assert list(window.results()) == []
     assert window.done
 
 
@@ -69,19 +82,11 @@ def test_a_result_is_handed_out_once():
 def test_longest_first_ends_earlier_than_cohort_order(workers):
     """Four short tasks and one as long as all of them: started last, it would double the round."""
     costs = [1.0, 1.0, 1.0, 1.0, 4.0]
-    window, busy = Window(costs, 5), [0.0] * workers
+    window, busy = job(costs, 5)[0], [0.0] * workers
     while (place := window.next()) is not None:
         free = busy.index(min(busy))
         busy[free] += costs[place]
     assert max(busy) == max(sum(costs) / workers, 4.0)
-
-
-def job(costs, size=9):
-    """A job whose arguments are made up, and the places that were asked for."""
-    asked = []
-    return Job(
-        "fit", lambda place: asked.append(place) or (f"task {place}",), costs, size, Packer(list)
-    ), asked
 
 
 def test_a_task_is_asked_for_once_however_often_it_is_lost():
@@ -94,8 +99,7 @@ def test_a_task_is_asked_for_once_however_often_it_is_lost():
     assert found.losses[1] == 3
     found.put(found.next(), "b")
     assert found.next() == 0
-    found.arguments(0)
-    found.put(0, "a")
+    finish(found, 0, "a")
     assert list(found.results()) == ["a", "b"]
     assert found.done
     assert asked == [1, 0]
@@ -113,8 +117,7 @@ def test_a_failed_client_is_a_result_and_any_other_error_is_raised_in_its_place(
     found, _ = job([1.0] * 4)
     error = ClientError("Client 1 failed.")
     for place, result in ((3, "d"), (2, KeyError("c")), (1, error), (0, "a")):
-        found.arguments(place)
-        found.put(place, result)
+        finish(found, place, result)
     results = found.results()
     assert [next(results), next(results)] == ["a", error]
     with pytest.raises(KeyError, match="c"):
@@ -125,7 +128,6 @@ def test_results_are_opened_when_their_time_has_come():
     found, _ = job([1.0, 1.0])
     opened = []
     for place in (1, 0):
-        found.arguments(place)
-        found.put(place, place)
+        finish(found, place, place)
         list(found.results(lambda result: opened.append(result)))
         assert opened == ([] if place else [0, 1])

@@ -27,6 +27,7 @@ class Child:
     """A process with a copy of the worker; ``siblings`` are children that the parent has already.
 
     Attributes:
+        pid: Process number.
         waiting: Its tasks that it has not answered, each by its job and place there, the oldest first.
     """
 
@@ -37,6 +38,7 @@ class Child:
             target=_serve, args=(worker, far_end, inherited, os.getpid()), daemon=True
         )
         self._process.start()
+        self.pid = self._process.pid
         far_end.close()
         self.waiting: deque[tuple[Job, int]] = deque()
 
@@ -44,11 +46,6 @@ class Child:
     def outstanding(self) -> float:
         """Work that was sent and has not come back."""
         return sum(job.costs[place] for job, place in self.waiting)
-
-    @property
-    def pid(self) -> int | None:
-        """Process number."""
-        return self._process.pid
 
     def send(self, job: Job, place: int) -> bool:
         """Send a task; False where the child is dead."""

@@ -2,13 +2,12 @@
 
 import logging
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -49,8 +48,7 @@ class Cluster:
     """
 
     def __init__(self, address: str | None) -> None:
-        self._address, self._connected = address, False
-        self._folder: str | None = None
+        self._address, self._opened = address, ExitStack()
 
     def open(self, num_cpus: int) -> None:
         """Connect, or start a cluster with ``num_cpus`` CPU cores.
@@ -71,22 +69,16 @@ class Cluster:
                 self._start(num_cpus, arguments)
             else:
                 self._join(self._address, arguments)
-        self._connected = True
+        self._opened.callback(ray.shutdown)
 
     def _start(self, num_cpus: int, arguments: dict[str, Any]) -> None:
         # Ray's own folder is one for all users of a machine, and its path may be too long for the sockets in it.
-        self._folder = tempfile.mkdtemp(prefix="fedfeat-ray-", dir="/tmp")
+        folder = TemporaryDirectory(prefix="fedfeat-ray-", dir="/tmp", ignore_cleanup_errors=True)
         # Where Ray takes itself to be on a machine of its own (its default outside Linux), it listens on loopback only.
         with patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
-            ray.init(
-                address="local",
-                num_cpus=num_cpus,
-                include_dashboard=False,
-                _node_ip_address="127.0.0.1",
-                _temp_dir=self._folder,
-                _system_config=_SYSTEM,
-                **arguments,
-            )
+            arguments |= {"_temp_dir": self._opened.enter_context(folder), "_system_config": _SYSTEM}
+            arguments |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            ray.init(address="local", num_cpus=num_cpus, **arguments)
 
     def _join(self, address: str, arguments: dict[str, Any]) -> None:
         try:
@@ -108,12 +100,7 @@ class Cluster:
 
     def close(self) -> None:
         """End what `open` has started: a connection, and a cluster only where it is our own."""
-        if self._connected:
-            ray.shutdown()
-            self._connected = False
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._opened.close()
 
 
 @contextmanager

@@ -145,9 +145,8 @@ class RayExecutor(Executor):
         if isinstance(found, Lost):
             task: Task = job.arguments(place)[0]
             if job.losses[place] + 1 < _DEATHS:
-                _log.warning(
-                    "A worker of client %d was lost; it runs again. %s", task.client_id, found.reason
-                )
+                told = "A worker of client %d was lost; it runs again. %s"
+                _log.warning(told, task.client_id, found.reason)
                 job.lose(place)
                 return
             reason = found.reason.rstrip(".")

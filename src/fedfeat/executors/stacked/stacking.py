@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -137,18 +137,6 @@ class DropoutMasks:
         return drawn
 
 
-@contextmanager
-def _replaced(forwards: dict[nn.Module, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Have layers compute something else."""
-    for layer, forward in forwards.items():
-        layer.forward = forward
-    try:
-        yield
-    finally:
-        for layer in forwards:
-            del layer.forward
-
-
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """Compute what ``nn.Linear`` does, but by the product whose gradient has the layout of the weights.
 
@@ -185,9 +173,16 @@ class Objective(nn.Module):
         self._waiting = list(masks)
         return self.client.loss((inputs, labels))
 
-    def stacked_forms(self) -> AbstractContextManager[None]:
-        """Context in which layers compute in the form that is fast for stacks, and multiply by given masks."""
-        return _replaced(self._forms)
+    @contextmanager
+    def stacked_forms(self) -> Iterator[None]:
+        """Have layers compute in the form that is fast for stacks, and multiply by given masks."""
+        for layer, forward in self._forms.items():
+            layer.forward = forward
+        try:
+            yield
+        finally:
+            for layer in self._forms:
+                del layer.forward
 
     def _masked(self, x: Tensor) -> Tensor:
         return x * self._waiting.pop(0)

@@ -41,9 +41,8 @@ class VectorizedExecutor(SerialExecutor):
         self.worker = build_worker()
         self._probed = lru_cache(MAX_ARCHITECTURES)(partial(probe, self.worker))
         check_stackable(self.worker, "vectorized", self._probed)
-        self._differentiate = (
-            torch.compile(gradients, dynamic=False) if self.worker.trainer.compile else gradients
-        )
+        compiled = self.worker.trainer.compile
+        self._differentiate = torch.compile(gradients, dynamic=False) if compiled else gradients
         batch = self.worker.data.largest_batch(self.worker.settings.batch_size)
         model = sum(t.numel() * t.element_size() for t in self.worker.module.state_dict().values())
         self.bytes_per_client = int(
