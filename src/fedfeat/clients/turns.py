@@ -1,17 +1,21 @@
-"""How a client half becomes a client, and what it has trained."""
+"""How a client half is made and becomes a client, and what it has trained."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fedfeat.client import ClientModule
+from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.data.federated import FederatedData
 from fedfeat.models.policy import DROPPED
 from fedfeat.params import snapshot
-from fedfeat.types import Kept, Task, Turn
+from fedfeat.seeding import derive_seed
+from fedfeat.types import Kept, Networks, Task, Turn
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -34,6 +38,23 @@ class WorkerSettings:
     batch_size: int | None
     eval_batch_size: int
     keep_optimizer: bool
+
+
+def make_module(
+    build_client: Callable[..., ClientModule],
+    networks: Networks,
+    key: Hashable,
+    trainer: LocalTrainer,
+    seed: int,
+) -> ClientModule:
+    """Make a client half around the network of a key, for a Trainer and with the experiment's seed."""
+    with torch.random.fork_rng(devices=[]):
+        # What a method adds to the network has the same first weights in every process and architecture.
+        torch.manual_seed(derive_seed(seed, "method init"))
+        module = build_client(model=networks.build(key), channels_last=trainer.channels_last)
+    if trainer.compile:
+        module.model.compile()
+    return module
 
 
 def become(module: ClientModule, task: Task, receive: Callable[[Any, Any], None]) -> Any:

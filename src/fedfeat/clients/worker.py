@@ -16,7 +16,7 @@ from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
 from fedfeat.clients.networks import has_batch_norm
 from fedfeat.clients.optimizers import optimizer_state, optimizer_tensors
 from fedfeat.clients.scoring import score_examples
-from fedfeat.clients.turns import TrainedTensors, WorkerSettings, become, cause_of, turn_of
+from fedfeat.clients.turns import TrainedTensors, WorkerSettings, become, cause_of, make_module, turn_of
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.unlabelled import images_by_class
 from fedfeat.errors import ClientError
@@ -69,13 +69,7 @@ class Worker:
         return [self.module_of(client_id) for client_id in clients] or [self.module]
 
     def _make(self, key: Hashable) -> ClientModule:
-        with torch.random.fork_rng(devices=[]):
-            # What a method adds to the network has the same first weights in every process and architecture.
-            torch.manual_seed(derive_seed(self.settings.seed, "method init"))
-            model = self.networks.build(key)
-            module = self._build_client(model=model, channels_last=self.trainer.channels_last)
-        if self.trainer.compile:
-            module.model.compile()
+        module = make_module(self._build_client, self.networks, key, self.trainer, self.settings.seed)
         module.plain = self.data.plain
         return module
 

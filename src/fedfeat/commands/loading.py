@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
-from fedfeat.clients.modules import make_module
-from fedfeat.clients.turns import become
+from fedfeat.clients.turns import become, make_module
 from fedfeat.commands.assembly import build_client, build_data
 from fedfeat.commands.auto_depth import stored_depth
 from fedfeat.commands.networks import build_networks

@@ -79,7 +79,7 @@ class Stopping:
         for signum in _SIGNALS:
             if signal.getsignal(signum) not in (signal.SIG_IGN, None):
                 self._before[signum] = signal.signal(signum, self._note)
-        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._overdue)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda *_: self.deliver())
 
     def _release(self) -> None:
         if self._before:
@@ -94,6 +94,3 @@ class Stopping:
             self.deliver()
         else:
             signal.setitimer(signal.ITIMER_REAL, self._grace_s)
-
-    def _overdue(self, signum: int, frame: FrameType | None) -> None:
-        self.deliver()

@@ -45,9 +45,8 @@ class VectorizedExecutor(SerialExecutor):
         self._differentiate = torch.compile(gradients, dynamic=False) if compiled else gradients
         batch = self.worker.data.largest_batch(self.worker.settings.batch_size)
         model = sum(t.numel() * t.element_size() for t in self.worker.module.state_dict().values())
-        self.bytes_per_client = int(
-            _MODELS * model + _ACTIVATIONS * batch * self._probed(self.worker.module).saved_bytes
-        )
+        saved = batch * self._probed(self.worker.module).saved_bytes
+        self.bytes_per_client = int(_MODELS * model + _ACTIVATIONS * saved)
         self.num_together = max(int(memory_mb * 2**20) // max(self.bytes_per_client, 1), 1)
 
     def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
