@@ -60,29 +60,18 @@ class _Trainer(pl.Trainer):
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """Configuration of every local Trainer; the names are Lightning's.
+    """Configuration of every local Trainer: arguments of `pytorch_lightning.Trainer`, see there, and of our own.
+
+    A Trainer fits one client at a time, so that devices, nodes, epochs and times are those of one client's fit.
 
     Attributes:
-        accelerator: ``auto``, ``cpu``, ``gpu``, ...
-        devices: Devices of one client's fit.
         strategy: ``auto``, or ``ddp`` for one client over several devices.
-        precision: ``32-true``, ``bf16-mixed``, ``16-mixed``, ...
-        gradient_clip_val: Largest gradient norm (or value), or None.
-        gradient_clip_algorithm: ``norm`` or ``value``.
         num_threads: CPU threads of each process; see `clients.host.set_threads`.
-        deterministic: Refuse operations that are not deterministic on the device.
         channels_last: Keep images and filters in the channels-last layout.
         compile: Compile the network with `torch.compile`.
         limit_train_batches: At most so many batches of each local epoch, or this share of them.
-        accumulate_grad_batches: Batches of one optimizer step.
-        detect_anomaly: Say which operation made a gradient that is not a number.
-        profiler: ``simple``, ``advanced``, ... or a profiler.
         max_time: Longest time of a local fit, e.g. ``00:00:01:30``.
-        benchmark: Let cuDNN look for the fastest algorithms.
-        sync_batchnorm: Share the statistics of batch norm between the devices of one client's fit.
-        num_nodes: Nodes of one client's fit.
         plugins: Lightning's plugins, in place of our own environment.
-        barebones: Leave out whatever of Lightning costs time.
         callbacks: Lightning's callbacks; every fit has copies of its own. They find the mean loss of a local epoch
             under ``train/loss``.
     """

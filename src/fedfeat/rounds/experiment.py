@@ -32,19 +32,11 @@ _log = logging.getLogger("fedfeat")
 
 @dataclass
 class Experiment:
-    """Everything a run needs, built.
+    """Everything a run needs, built: its parts, for which their classes speak, and what only the run itself knows.
 
     Attributes:
-        info: Name, directory and configuration of the run.
         config_sha256: Digest of what determines the numbers.
         algorithm: Name of the method.
-        plan: How the rounds go.
-        server: The server half.
-        executor: Where clients' turns run.
-        data: The federation's data.
-        store: Personal state of clients.
-        checkpoints: Where checkpoints are.
-        loggers: Consumers of the records.
         checkpoint_every: Rounds between checkpoints.
         targets: Accuracies whose cost is reported.
         target_metric: The metric that is to reach them; None is that of `runs.directory.main_accuracy`.
