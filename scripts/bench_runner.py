@@ -21,9 +21,8 @@ import fedfeat
 from fedfeat.data import transforms
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import ClientSplit, IndexTestParts
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
 from fedfeat.rounds.experiment import Experiment
-from fedfeat.types import Parts
 
 MODELS = {
     "W1": ["model=mlp", "model.hidden=[64]"],

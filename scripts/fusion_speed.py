@@ -35,6 +35,7 @@ from fedfeat.algorithms.fedfusion import FedFusionClient
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.networks import OneNetwork
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import WorkerSettings
 from fedfeat.clients.worker import Worker
 from fedfeat.data import transforms
@@ -46,7 +47,6 @@ from fedfeat.models.flops import encoder_flops, training_flops
 from fedfeat.models.fusion import Op, fuse, fusion_of
 from fedfeat.models.network import Network
 from fedfeat.tree import num_bytes
-from fedfeat.types import Task
 
 OPS: tuple[Op, ...] = ("single", "multi", "conv")
 BATCH = 64

@@ -16,7 +16,7 @@ from fedfeat.clients.worker import Worker
 from fedfeat.data import transforms
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import ClientSplit
+from fedfeat.data.partition.parts import ClientSplit, Parts
 from fedfeat.executors.base import Executor
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.models.mlp import mlp
@@ -27,8 +27,9 @@ from fedfeat.rounds.samplers import Uniform
 from fedfeat.rounds.site import federation_of, site_of
 from fedfeat.rounds.tally import Meter
 from fedfeat.runs.client_store import ClientStore
+from fedfeat.runs.records import RoundRecord
 from fedfeat.seeding import numpy_generator
-from fedfeat.types import Parts, RoundRecord, Setting, Turn
+from fedfeat.types import Setting, Turn
 
 # Threads bring nothing to such small tensors and cost a lot where other processes are busy.
 torch.set_num_threads(1)

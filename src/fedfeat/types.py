@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -79,30 +78,6 @@ class Update(NamedTuple):
     preferences: Any = None
 
 
-class Task(NamedTuple):
-    """What an executor is given to do for one client.
-
-    Attributes:
-        client_id: The client.
-        round_idx: The round, from 0.
-        payload: What the server sends.
-        kept: What the client kept from its last turn, or None before its first.
-        num_steps: Optimizer steps of a fit.
-        lr_factor: The round's factor on the learning rate.
-        evaluate: Score the client's model on its own test part after the fit.
-        probe: Take the class preferences of the client's model after the fit.
-    """
-
-    client_id: int
-    round_idx: int
-    payload: Any
-    kept: Kept | None
-    num_steps: int = 0
-    lr_factor: float = 1.0
-    evaluate: bool = False
-    probe: bool = False
-
-
 class Turn(NamedTuple):
     """A client's turn, as its client half sees it when it begins and when it uploads.
 
@@ -128,33 +103,6 @@ class Turn(NamedTuple):
     device: torch.device
     class_counts: np.ndarray
     batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]]
-
-
-class Turns(Sequence[Task]):
-    """The tasks of a job in cohort order, each made when it is asked for.
-
-    So the payloads and memories of a cohort are never held at once, and an executor may ask in the order that suits
-    it. It asks for each task once, for what is sent is counted when a task is made.
-
-    Args:
-        clients: Ids of the clients.
-        make: Makes a client's task.
-        costs: Relative work of each client, for schedules; equal where not given.
-    """
-
-    def __init__(
-        self, clients: Sequence[int], make: Callable[[int], Task], costs: Sequence[float] | None = None
-    ) -> None:
-        self.clients, self.costs = list(clients), [1.0] * len(clients) if costs is None else list(costs)
-        self._make = make
-
-    def __len__(self) -> int:
-        """Give the number of tasks."""
-        return len(self.clients)
-
-    def __getitem__(self, position: Any) -> Any:
-        """Make the task at a position."""
-        return self._make(self.clients[position])
 
 
 class Survey(NamedTuple):
@@ -269,90 +217,3 @@ class Site(NamedTuple):
     autocast: Callable[[], AbstractContextManager[Any]]
     spend: Callable[[float], None]
     examples: Callable[[Source, int, int], tuple[Tensor, Tensor]]
-
-
-class Scores(NamedTuple):
-    """A model's result on every example of a set, in the set's order.
-
-    Attributes:
-        correct: 1.0 where the prediction is right, float64 (N,).
-        losses: Cross-entropy per example, float64 (N,).
-    """
-
-    correct: np.ndarray
-    losses: np.ndarray
-
-
-@dataclass(frozen=True)
-class ClientRow:
-    """One client in one evaluated round: a row of clients.csv; None where a value does not exist.
-
-    Attributes:
-        client_id: The client.
-        num_examples: Its training examples.
-        global_acc: Of the server's model on the client's test part, as `global_loss`.
-        global_loss: See there.
-        personal_acc: Of the client's own model on it, with the server's current shared part, as `personal_loss`.
-        personal_loss: See there.
-        local_acc: Of the model that the client had right after its local fit, as `local_loss`.
-        local_loss: See there.
-        train_loss: Of that fit.
-        final_acc: Of the model after the fit of everyone that may follow the last round, as `final_loss`.
-        final_loss: See there.
-    """
-
-    client_id: int
-    num_examples: int
-    global_acc: float | None = None
-    global_loss: float | None = None
-    personal_acc: float | None = None
-    personal_loss: float | None = None
-    local_acc: float | None = None
-    local_loss: float | None = None
-    train_loss: float | None = None
-    final_acc: float | None = None
-    final_loss: float | None = None
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What the loop yields after a round; loggers, plots and checkpoints consume it.
-
-    Attributes:
-        round_idx: 1 after the first aggregation; 0 is the initial model.
-        cohort: Ids of the clients that took part.
-        metrics: Names of DESIGN (``global/acc``, ``comm/total_bytes``, ...) to values.
-        evaluated: Whether this round was evaluated (a row of metrics.csv).
-        clients: One row per client where the round was evaluated.
-        alignment: `features.diagnostics.Alignment` of the cohort where it was measured.
-        observed: What the method watches in the server's model, such as lambda by channel, where it was evaluated.
-    """
-
-    round_idx: int
-    cohort: tuple[int, ...]
-    metrics: dict[str, float]
-    evaluated: bool
-    clients: tuple[ClientRow, ...] = field(default=())
-    alignment: Any = None
-    observed: dict[str, tuple[float, ...]] = field(default_factory=dict)
-
-
-class Parts(NamedTuple):
-    """Index sets of all clients as two flat arrays, so that 10,000 clients cost no more than 10.
-
-    Attributes:
-        indices: All clients' example indices, one after the other, int64.
-        offsets: Client k owns ``indices[offsets[k]:offsets[k + 1]]``; length num_clients + 1.
-    """
-
-    indices: np.ndarray
-    offsets: np.ndarray
-
-    @property
-    def num_clients(self) -> int:
-        """Number of clients."""
-        return len(self.offsets) - 1
-
-    def of(self, client_id: int) -> np.ndarray:
-        """Give the example indices of one client (a view)."""
-        return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]

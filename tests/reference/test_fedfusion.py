@@ -23,10 +23,11 @@ from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.fusion import ConvFusion, Fusion, LambdaFusion
 from fedfeat.params import WeightedMean
-from fedfeat.types import Task, Weights
+from fedfeat.types import Weights
 
 
 @pytest.mark.parametrize("name", SETTINGS)

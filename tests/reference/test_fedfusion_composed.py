@@ -14,8 +14,8 @@ from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
 from fedfeat.algorithms.fedprox import FedProxClient
 from fedfeat.client import joined
 from fedfeat.clients.networks import separated
+from fedfeat.clients.tasks import Task
 from fedfeat.models.grouped import GroupSeparation
-from fedfeat.types import Task
 
 
 def prox(mu):

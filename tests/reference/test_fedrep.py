@@ -11,10 +11,10 @@ from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedrep import FedRepClient
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
 from fedfeat.models.mlp import mlp
 from fedfeat.params import WeightedMean
-from fedfeat.types import Task
 
 LR, MOMENTUM, DECAY, ROUNDS = 0.2, 0.9, 0.1, 4
 HEAD_EPOCHS, BODY_EPOCHS = 3, 2

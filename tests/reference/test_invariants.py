@@ -11,12 +11,12 @@ from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedprox import FedProxClient
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import TrainedTensors
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ClientError
 from fedfeat.models.mlp import mlp
 from fedfeat.params import WeightedMean
-from fedfeat.types import Task
 
 
 def two_layers():

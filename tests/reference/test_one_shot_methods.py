@@ -15,6 +15,7 @@ from fedfeat import tree
 from fedfeat.algorithms.ot_fusion import OTFusionServer
 from fedfeat.algorithms.pfnm import OneShotFedMAServer, PFNMClient, PFNMServer
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.errors import UserError
 from fedfeat.features.chain import as_params, chain_layers, layer_of, sliced
 from fedfeat.features.matching import BBPMap
@@ -22,7 +23,7 @@ from fedfeat.features.neurons import Layer
 from fedfeat.features.one_shot import pfnm
 from fedfeat.params import copy_into, snapshot
 from fedfeat.seeding import numpy_generator
-from fedfeat.types import Federation, Task, Update, Weights
+from fedfeat.types import Federation, Update, Weights
 
 NO_GROWTH = BBPMap(gamma=1e-9, shrink=False)
 SERVERS = {

@@ -12,12 +12,13 @@ from harness import make_data, parties
 from fedfeat import tree
 from fedfeat.algorithms.fedhenn import FedHeNNClient
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
 from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.models.mlp import mlp
 from fedfeat.params import snapshot
-from fedfeat.types import Survey, Task, Weights
+from fedfeat.types import Survey, Weights
 
 SIZES = (3, 5, 8, 4, 6, 9, 2)
 

@@ -11,6 +11,7 @@ from stacked_rounds import CASES, TOLERANCE, assert_agree, run, two_layers
 
 from fedfeat import tree
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.worker import Worker
 from fedfeat.data import transforms
 from fedfeat.errors import ClientError
@@ -18,7 +19,6 @@ from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked import vectorized
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.models.mlp import mlp
-from fedfeat.types import Task
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fedfeat import tree
 from fedfeat.errors import CheckpointError
-from fedfeat.types import ClientRow, Update
+from fedfeat.runs.records import ClientRow
+from fedfeat.types import Update
 
 HERE = ("fedfeat", __name__.partition(".")[0])
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedfeat.types import Scores
+from fedfeat.clients.tasks import Scores
 
 
 @torch.inference_mode()

@@ -11,11 +11,12 @@ import torch
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
+from fedfeat.clients.tasks import Task
 from fedfeat.data.federated import FederatedData
 from fedfeat.models.policy import DROPPED
 from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed
-from fedfeat.types import Kept, Networks, Task, Turn
+from fedfeat.types import Kept, Networks, Turn
 
 if TYPE_CHECKING:
     from fedfeat.types import Params

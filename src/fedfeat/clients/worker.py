@@ -16,6 +16,7 @@ from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
 from fedfeat.clients.networks import has_batch_norm
 from fedfeat.clients.optimizers import optimizer_state, optimizer_tensors
 from fedfeat.clients.scoring import score_examples
+from fedfeat.clients.tasks import Scores, Task
 from fedfeat.clients.turns import TrainedTensors, WorkerSettings, become, cause_of, make_module, turn_of
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.unlabelled import images_by_class
@@ -26,7 +27,7 @@ from fedfeat.models.network import Network
 from fedfeat.params import select
 from fedfeat.seeding import derive_seed
 from fedfeat.tree import is_finite
-from fedfeat.types import Answer, Kept, Networks, Scores, Task, Turn, Update
+from fedfeat.types import Answer, Kept, Networks, Turn, Update
 
 if TYPE_CHECKING:
     from fedfeat.types import Params, Tensors

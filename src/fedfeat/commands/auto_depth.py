@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from fedfeat.client import ClientModule, Weights
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.networks import OneNetwork
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import WorkerSettings
 from fedfeat.clients.worker import Worker
 from fedfeat.data.federated import FederatedData
@@ -24,7 +25,6 @@ from fedfeat.models.network import Network
 from fedfeat.params import snapshot
 from fedfeat.runs.feature_figures import tv_curve
 from fedfeat.runs.figures import save_figure
-from fedfeat.types import Task
 
 _log = logging.getLogger("fedfeat")
 FILE = "structure.json"

@@ -15,10 +15,10 @@ from fedfeat.files import atomic_write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedfeat.clients.tasks import Turns
     from fedfeat.features.diagnostics import Alignment
     from fedfeat.features.preference import Preferences
     from fedfeat.rounds.experiment import Experiment
-    from fedfeat.types import Turns
 
 
 class Inspection(NamedTuple):
@@ -92,7 +92,7 @@ def _num_shared(network: Any, layers: Sequence[str]) -> int:
 
 
 def _turns(experiment: "Experiment", checkpoint: Any) -> "Turns":
-    from fedfeat.types import Turns
+    from fedfeat.clients.tasks import Turns
 
     plan, data = experiment.plan, experiment.data
 

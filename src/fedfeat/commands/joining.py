@@ -89,7 +89,7 @@ def let_join(run_dir: Path, epochs: int, lr: float | None = None) -> dict[int, C
 def _learn(experiment: "Experiment", payload: Any, client_id: int, epochs: int, lr: float | None) -> Course:
     from pytorch_lightning.callbacks import LambdaCallback
 
-    from fedfeat.types import Task
+    from fedfeat.clients.tasks import Task
 
     worker = experiment.executor.worker
     module, trainer, data = worker.module, worker.lightning, worker.data

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import become, make_module
 from fedfeat.commands.assembly import build_client, build_data
 from fedfeat.commands.auto_depth import stored_depth
@@ -31,7 +32,7 @@ from fedfeat.runs.data_facts import DataFacts
 from fedfeat.runs.directory import finished_summary
 from fedfeat.runs.figures import read_metrics
 from fedfeat.server import Server
-from fedfeat.types import Networks, Site, Source, Task
+from fedfeat.types import Networks, Site, Source
 
 if TYPE_CHECKING:
     import pandas as pd

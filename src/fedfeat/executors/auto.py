@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedfeat.clients.tasks import Scores, Task, Turns
 from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
 from fedfeat.errors import ConfigError
@@ -17,7 +18,6 @@ from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.job import costs_of
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
-from fedfeat.types import Scores, Task, Turns
 
 _log = logging.getLogger("fedfeat")
 

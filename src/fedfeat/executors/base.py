@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedfeat.clients.tasks import Scores, Task
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
-from fedfeat.types import Scores, Task
 
 
 class Executor(ABC):
     """Runs jobs of clients and yields their results in cohort order.
 
-    A job is a sequence of tasks that are made when they are asked for (`types.Turns`). What is asked of a single
+    A job is a sequence of tasks that are made when they are asked for (`tasks.Turns`). What is asked of a single
     model, and whatever a subclass does not do elsewhere, is done by the worker of this process.
 
     Attributes:

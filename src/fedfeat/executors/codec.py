@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
 from fedfeat.tree import identical
-from fedfeat.types import Task
 
 CPU = torch.device("cpu")
 

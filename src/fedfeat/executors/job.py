@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from fedfeat.clients.tasks import Turns
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
 from fedfeat.executors.codec import Packer
-from fedfeat.types import Turns
 
 
 def costs_of(tasks: Sequence[Any]) -> Sequence[float]:

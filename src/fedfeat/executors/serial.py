@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
-from fedfeat.types import Task
 
 
 class SerialExecutor(Executor):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedfeat.types import RoundRecord
+from fedfeat.runs.records import RoundRecord
 
 
 @dataclass(frozen=True)

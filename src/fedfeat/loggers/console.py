@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.loggers.base import RoundLogger, RunInfo
+from fedfeat.runs.records import RoundRecord
 from fedfeat.runs.text import format_bytes
-from fedfeat.types import RoundRecord
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,7 +13,7 @@ from typing import IO, Any
 from fedfeat.files import atomic_open
 from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.runs.observed import table_path
-from fedfeat.types import ClientRow, RoundRecord
+from fedfeat.runs.records import ClientRow, RoundRecord
 
 CLIENT_COLUMNS = ("round", *(column.name for column in fields(ClientRow)))
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_text
 from fedfeat.loggers.base import RoundLogger, RunInfo
+from fedfeat.runs.records import RoundRecord
 from fedfeat.runs.text import flatten
-from fedfeat.types import RoundRecord
 
 if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger

@@ -9,7 +9,7 @@ from torchmetrics import MeanMetric
 
 from fedfeat.data.federated import FederatedData
 from fedfeat.executors.base import Executor
-from fedfeat.types import ClientRow
+from fedfeat.runs.records import ClientRow
 
 
 class Evaluation(NamedTuple):

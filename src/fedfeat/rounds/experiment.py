@@ -24,8 +24,8 @@ from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.directory import git_commit, main_accuracy, versions
 from fedfeat.runs.feature_figures import draw_encodings
+from fedfeat.runs.records import RoundRecord
 from fedfeat.server import Server
-from fedfeat.types import RoundRecord
 
 _log = logging.getLogger("fedfeat")
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from fedfeat.clients.tasks import Task, Turns
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor, raise_failures
@@ -22,9 +23,10 @@ from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.sampling import sample_stragglers
 from fedfeat.rounds.tally import COUNTERS, Meter, Tally
 from fedfeat.runs.client_store import ClientStore
+from fedfeat.runs.records import RoundRecord
 from fedfeat.server import Server
 from fedfeat.tree import ByteCounter, num_bytes
-from fedfeat.types import Answer, RoundRecord, Task, Turns, Update
+from fedfeat.types import Answer, Update
 
 _log = logging.getLogger(__name__)
 

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedfeat.clients.tasks import Task
 from fedfeat.data.batches import cut
 from fedfeat.data.federated import FederatedData
 from fedfeat.features.diagnostics import AlignmentProbe
 from fedfeat.rounds.samplers import Sampler, Uniform
 from fedfeat.rounds.sampling import straggler_steps
-from fedfeat.types import Kept, Setting, Task
+from fedfeat.types import Kept, Setting
 
 
 @dataclass(frozen=True)

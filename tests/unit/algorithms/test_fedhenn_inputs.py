@@ -10,13 +10,14 @@ from harness import parties
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedhenn import FedHeNNClient, FedHeNNServer
 from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
+from fedfeat.clients.tasks import Task
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import ClientSplit, IndexTestParts
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
 from fedfeat.data.transforms import Transform
 from fedfeat.features.kernels import kernel_of
 from fedfeat.models.mlp import mlp
-from fedfeat.types import Parts, Survey, Task
+from fedfeat.types import Survey
 
 # Nobody holds 12 to 19; two clients share example 3, and two test parts 1.
 SOURCES = {"train_pool": range(8), "heldout": range(8, 12), "test_unlabelled": (100, 101, 105)}

@@ -14,9 +14,9 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelSummary, Timer, TQDM
 from fedfeat.client import ClientModule, Weights
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.networks import OneNetwork
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.worker import Worker, WorkerSettings
 from fedfeat.config.rule_table import RULES
-from fedfeat.types import Task
 
 # Ours, which are none of Lightning's.
 OWN = {"num_threads", "channels_last", "compile"}

@@ -5,8 +5,8 @@ from torch import nn
 
 from fedfeat import tree
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
-from fedfeat.types import Task
 
 
 def task(federation, client_id, num_steps, memory=None, **more):

@@ -4,11 +4,10 @@ import torch
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, pixel_permutation
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts, pixel_permutation
 from fedfeat.data.partition.schemes import Iid, NClasses, Permuted, Subsets
 from fedfeat.data.transforms import Transform
 from fedfeat.errors import ConfigError
-from fedfeat.types import Parts
 
 NUM = 41
 

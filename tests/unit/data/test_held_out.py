@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import ClassTestParts, ClientSplit, IndexTestParts
+from fedfeat.data.partition.parts import ClassTestParts, ClientSplit, IndexTestParts, Parts
 from fedfeat.data.partition.schemes import Dirichlet, Iid, NClasses, Permuted, Shards
 from fedfeat.data.transforms import Transform
-from fedfeat.types import Parts
 
 NUM = 60
 SCHEMES = {

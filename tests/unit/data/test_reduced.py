@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from fedfeat.data.affected import reduced_clients
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import reduced
+from fedfeat.data.partition.parts import Parts, reduced
 from fedfeat.data.partition.schemes import NClasses, Shards
 from fedfeat.data.transforms import Transform
-from fedfeat.types import Parts
 
 NUM = 120
 # Clients of 5, 1, 0 and 4 examples.

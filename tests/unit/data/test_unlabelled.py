@@ -8,12 +8,12 @@ import torch
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import ClientSplit, IndexTestParts
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
 from fedfeat.data.partition.schemes import Permuted
 from fedfeat.data.transforms import Transform
 from fedfeat.data.unlabelled import draw_unlabelled
 from fedfeat.errors import DataError
-from fedfeat.types import Parts, Survey
+from fedfeat.types import Survey
 
 
 def parts(*lists):

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
 from fedfeat.executors.codec import CPU, Layout, Packer, arguments_of, portable, put_together, take_apart
-from fedfeat.types import Kept, Task, Weights
+from fedfeat.types import Kept, Weights
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
 

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from fedfeat import tree
+from fedfeat.clients.tasks import Task
 from fedfeat.executors.forked.shared import pack, unpack
-from fedfeat.types import Kept, Task, Update, Weights
+from fedfeat.types import Kept, Update, Weights
 
 
 def test_records_come_back_with_everything_in_them():

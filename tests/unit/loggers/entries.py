@@ -3,7 +3,7 @@
 import csv
 
 from fedfeat.loggers.base import RunInfo
-from fedfeat.types import ClientRow, RoundRecord
+from fedfeat.runs.records import ClientRow, RoundRecord
 
 SUMMARY = {
     "seed": 3,

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from harness import make_data
 
+from fedfeat.clients.tasks import Scores
 from fedfeat.rounds.evaluation import evaluate_global, summarise_clients, weighted_mean
-from fedfeat.types import Scores
 
 
 def test_weighted_mean():

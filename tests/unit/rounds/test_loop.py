@@ -7,10 +7,10 @@ from harness import SIZES, network_of, parties
 from torch import nn
 
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
 from fedfeat.rounds.loop import first_progress
 from fedfeat.rounds.plan import Plan
-from fedfeat.types import Task
 
 
 def plan(**arguments):

@@ -9,11 +9,12 @@ from harness import make_data, parties, sample_cohort
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedhenn import FedHeNNClient, FedHeNNServer, OwnModel
 from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.worker import Worker
 from fedfeat.features.kernels import linear_kernel
 from fedfeat.models.mlp import mlp
 from fedfeat.params import copy_into, snapshot
-from fedfeat.types import Kept, Survey, Task
+from fedfeat.types import Kept, Survey
 
 SIZES = (3, 4, 5, 6)
 

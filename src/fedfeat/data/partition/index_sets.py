@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedfeat.data.partition.parts import Parts
 from fedfeat.data.partition.tables import class_rows, cut_sizes, dirichlet_counts, raise_to_minimum
 from fedfeat.errors import ConfigError, DataError
-from fedfeat.types import Parts
 
 
 def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Parts:

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from fedfeat.data.examples import Examples
-from fedfeat.data.partition.parts import ClientSplit, IndexTestParts
-from fedfeat.types import Parts
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
 
 if TYPE_CHECKING:
     from fedfeat.data.examples import Dataset

@@ -6,7 +6,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedfeat.seeding import numpy_generator
-from fedfeat.types import Parts
+
+
+class Parts(NamedTuple):
+    """Index sets of all clients as two flat arrays, so that 10,000 clients cost no more than 10.
+
+    Attributes:
+        indices: All clients' example indices, one after the other, int64.
+        offsets: Client k owns ``indices[offsets[k]:offsets[k + 1]]``; length num_clients + 1.
+    """
+
+    indices: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return len(self.offsets) - 1
+
+    def of(self, client_id: int) -> np.ndarray:
+        """Give the example indices of one client (a view)."""
+        return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
 
 class Population(NamedTuple):

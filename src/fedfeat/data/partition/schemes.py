@@ -13,6 +13,7 @@ from fedfeat.data.partition.parts import (
     ClassTestParts,
     ClientSplit,
     IndexTestParts,
+    Parts,
     Population,
     TestParts,
     class_counts,
@@ -21,7 +22,6 @@ from fedfeat.data.partition.parts import (
 from fedfeat.data.partition.tables import shard_rows
 from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
-from fedfeat.types import Parts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedfeat.data.partition.parts import ClassTestParts, ClientSplit, IndexTestParts, TestParts, class_counts
+from fedfeat.data.partition.parts import (
+    ClassTestParts,
+    ClientSplit,
+    IndexTestParts,
+    Parts,
+    TestParts,
+    class_counts,
+)
 from fedfeat.data.partition.picture import class_picture
 from fedfeat.data.partition.schemes import Scheme
 from fedfeat.errors import DataError
 from fedfeat.files import atomic_write_bytes, atomic_write_text
-from fedfeat.types import Parts
 
 if TYPE_CHECKING:
     from fedfeat.data.examples import Dataset

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedfeat.clients.host import num_cores
+from fedfeat.clients.tasks import Scores, Task
 from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Count
 from fedfeat.errors import ConfigError
@@ -22,7 +23,6 @@ from fedfeat.executors.codec import Packer
 from fedfeat.executors.forked.child import Child
 from fedfeat.executors.forked.shared import Shared
 from fedfeat.executors.job import Job, attempt, costs_of
-from fedfeat.types import Scores, Task
 
 _log = logging.getLogger("fedfeat")
 

@@ -8,13 +8,13 @@ from typing import Any
 from torch import Tensor
 
 from fedfeat.clients.host import num_cores
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Count, Text, UnitInterval
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.codec import Packer
 from fedfeat.executors.job import Job, costs_of
-from fedfeat.types import Task
 
 try:
     import ray

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import cause_of, turn_of
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError
@@ -25,7 +26,6 @@ from fedfeat.executors.stacked.stacking import (
     gradients,
     repeated,
 )
-from fedfeat.types import Task
 
 if TYPE_CHECKING:
     from fedfeat.types import Params

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import begin_fit, quiet
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import turn_of
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
@@ -17,7 +18,7 @@ from fedfeat.executors.stacked.fit import StackedClients, trainable
 from fedfeat.executors.stacked.stacking import Objective, gradients, repeated, rows, write_row
 from fedfeat.params import copy_into, snapshot
 from fedfeat.tree import identical, is_finite
-from fedfeat.types import Task, Turn, Update
+from fedfeat.types import Turn, Update
 
 if TYPE_CHECKING:
     from fedfeat.types import Params

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import cause_of
 from fedfeat.clients.worker import MAX_ARCHITECTURES, Worker
 from fedfeat.config.conditions import Positive
@@ -15,7 +16,7 @@ from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.stackable import check_stackable, probe
 from fedfeat.executors.stacked.stacking import gradients
 from fedfeat.executors.stacked.turns import fit_stacked
-from fedfeat.types import Task, Update
+from fedfeat.types import Update
 
 _log = logging.getLogger("fedfeat")
 

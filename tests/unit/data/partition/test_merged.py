@@ -10,10 +10,10 @@ import torch
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.merged import cut_anew
-from fedfeat.data.partition.parts import ClientSplit, IndexTestParts
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
 from fedfeat.data.partition.schemes import Iid, Shards, shards
 from fedfeat.data.transforms import Transform
-from fedfeat.types import Parts, Survey
+from fedfeat.types import Survey
 
 TRAIN = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 50))
 TEST = np.random.default_rng(1).permutation(np.repeat(np.arange(10), 10))

@@ -11,12 +11,12 @@ from fedfeat.data.partition import schemes
 from fedfeat.data.partition.parts import (
     ClassTestParts,
     IndexTestParts,
+    Parts,
     class_counts,
     hold_out,
     pixel_permutation,
 )
 from fedfeat.errors import ConfigError
-from fedfeat.types import Parts
 
 CONFIGS = Path(__file__).parents[4] / "configs" / "partition"
 TRAIN = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))
