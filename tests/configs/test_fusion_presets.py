@@ -12,7 +12,8 @@ PRESETS = files("experiment", "fedfusion")
 PRESETS = {name: path for name, path in PRESETS.items() if not name.startswith("base")}
 ARMS = ("fedavg", "fedfusion_single", "fedfusion_multi", "fedfusion_conv")
 
-# METHODS 8.2: data, network, transform; partition; clients, participants, lr, decay, momentum; per cent of each arm.
+# methods.md#fedfusion-presets: data, network, transform; partition; clients, participants, lr, decay, momentum; per
+# cent of each arm.
 EVENS_ODDS = [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 HALVES = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 CIFAR, MNIST = ("cifar10", "fusion_cifar_cnn", "cifar_fusion"), ("mnist", "mnist_cnn", "mnist_fusion")

@@ -1,4 +1,5 @@
-"""Shipped settings of FedMA, PFNM and OT fusion: METHODS 3.1, 3.4, 3.5 and 7."""
+"""Shipped settings of FedMA, PFNM and OT fusion: methods.md#fedma-matching, methods.md#fedma-settings,
+methods.md#fedma-initial-weights, methods.md#pfnm and methods.md#ot-fusion."""
 
 import pytest
 from presets import composed

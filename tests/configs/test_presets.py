@@ -13,7 +13,7 @@ from fedfeat.runs.text import flatten
 
 PRESETS = {name: path for name, path in files("experiment", "fed2").items() if not name.startswith("base")}
 
-# Per cent, as METHODS 8.1 has them: the axis, and per value what FedAvg and what ours reaches.
+# Per cent, as methods.md#fed2-presets has them: the axis, and per value what FedAvg and what ours reaches.
 CLASSES, CLIENTS, GROUPS, DEPTH = (
     "partition.classes_per_client", "federation.num_clients", "structure.groups", "structure.depth"
 )  # fmt: skip
@@ -78,7 +78,7 @@ def test_every_point_of_a_sweep_has_its_name_and_its_table(name):
 
 
 def test_local_epochs_and_rounds_of_the_comparisons_with_fedma():
-    """Workloads per client of METHODS 8.1 and 4.3k."""
+    """Workloads per client of methods.md#fed2-presets and methods.md#fed2-workload."""
 
     def work(preset, algorithm, *overrides):
         config = composed(f"experiment=fed2/{preset}", f"algorithm={algorithm}", *overrides)

@@ -57,7 +57,7 @@ class Fed2Server(AveragingServer):
 
     Args:
         pairing: ``presence`` averages a group over clients that hold a class of it (Psi-Net Eq. 8), ``all`` over every
-            client that has the group in its network (4.3e).
+            client that has the group in its network (methods.md#fed2-pairing).
         weighting: Of the shared part: by ``samples``, or ``uniform`` as the papers' unweighted "Avg".
         group_weighting: Of a group: by ``samples`` of the client, ``uniform``, or ``class_count``, its samples of the
             group's classes.

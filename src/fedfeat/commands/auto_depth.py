@@ -1,4 +1,7 @@
-"""Depth of group separation by total variance: a warm-up of the dense network tells where features part (4.3i)."""
+"""Depth of group separation by total variance: a warm-up of the dense network tells where features part.
+
+See methods.md#fed2-depth.
+"""
 
 import json
 import logging

@@ -34,9 +34,12 @@ if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
 
 EPOCHS = 60
-"""A reading note on Fig. 4 has FedFusion's slowest client there after about as many (METHODS 5.3)."""
+"""A reading note on Fig. 4 has FedFusion's slowest client there after about as many.
+
+See methods.md#fedfusion-new-clients.
+"""
 SHARE = 0.99
-"""Of the best accuracy, as METHODS 5.3 has it; the paper says "convergence"."""
+"""Of the best accuracy, as methods.md#fedfusion-new-clients has it; the paper says "convergence"."""
 
 
 class Course(NamedTuple):

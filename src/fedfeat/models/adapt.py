@@ -169,7 +169,7 @@ class Adapter:
         return [widths[place] for place in self.places]
 
     def _split(self, width: int) -> list[int]:
-        """Give the width of each group (METHODS 4.3a)."""
+        """Give the width of each group (methods.md#fed2-widths)."""
         groups, policy = self.num_groups, self.spec.width_policy
         if policy == "uneven":
             if width < groups:

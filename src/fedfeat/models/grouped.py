@@ -1,7 +1,8 @@
 """Structure adaptation of Psi-Net and Fed2 as a transform: any network becomes its group-separated form.
 
 Layers 1..s stay shared; the later ones are split into G groups, each with its own channels, features and logits.
-Where the papers leave a choice open, the option is here with the reading that is the default (METHODS 4.3).
+Where the papers leave a choice open, the option is here with the reading that is the default
+(methods.md#fed2-open-choices).
 """
 
 from collections.abc import Sequence
@@ -62,17 +63,19 @@ class GroupSeparation:
         groups: G; None is one group per class.
         depth: Shared layers s; ``last6`` splits the last six, Fed2's default, and in networks of fewer than nine layers
             the last two thirds, as six are of vgg9;
-            ``auto`` chooses by total variance after a warm-up (4.3i), before the network is built.
-        layer_unit: What counts as a layer: a ``block`` of the network, or each ``conv`` and linear layer (4.3f).
+            ``auto`` chooses by total variance after a warm-up (methods.md#fed2-depth), before the network is built.
+        layer_unit: What counts as a layer: a ``block`` of the network, or each ``conv`` and linear layer
+            (methods.md#fed2-layer-unit).
         width_policy: Where G does not divide a width: ``nearest`` multiple (half up), ``ceil``, ``floor``, or
-            ``uneven`` groups of the exact total (4.3a).
-        boundary: The first grouped layer reads its ``slice`` of the shared output, or all of it (``dense``; 4.3b).
-        class_map: Which group learns which classes, see `class_map.class_sets` (4.3d).
-        norm_shared: After shared convolutions: ``bn``, ``gn1`` (one group) or ``none`` (4.3g).
+            ``uneven`` groups of the exact total (methods.md#fed2-widths).
+        boundary: The first grouped layer reads its ``slice`` of the shared output, or all of it (``dense``;
+            methods.md#fed2-boundary).
+        class_map: Which group learns which classes, see `class_map.class_sets` (methods.md#fed2-class-map).
+        norm_shared: After shared convolutions: ``bn``, ``gn1`` (one group) or ``none`` (methods.md#fed2-normalisation).
         norm_group: After grouped convolutions: ``gn``, ``bn`` (an ablation of Fed2's Fig. 12) or ``none``; none of them
             crosses groups.
         warmup_epochs: Epochs of ``depth=auto``'s warm-up on the pooled data; the papers say at least 50.
-        tau: Its threshold between smallest and largest total variance; the papers give none (4.3i).
+        tau: Its threshold between smallest and largest total variance; the papers give none (methods.md#fed2-depth).
         width_factor: Factor on the widths of the grouped layers, or ``match``: the one that comes nearest to the
             parameters of the network as it was.
         separate: False keeps widths and norms but no separation: the ablation "FedAvg + GN".

@@ -12,7 +12,7 @@ from fedfeat.models.grouped import GroupedNetwork
 
 SoftmaxScope = Literal["all", "present_classes", "kept_groups"]
 """All logits that the network has, those of groups that hold a class of the client, or those of its classes alone
-(METHODS 4.3e)."""
+(methods.md#fed2-softmax-scope)."""
 
 
 def check_scope(model: nn.Module, scope: SoftmaxScope) -> None:

@@ -44,7 +44,7 @@ class RoundRecord:
     Attributes:
         round_idx: 1 after the first aggregation; 0 is the initial model.
         cohort: Ids of the clients that took part.
-        metrics: Names of DESIGN (``global/acc``, ``comm/total_bytes``, ...) to values.
+        metrics: Names of metrics.md#names (``global/acc``, ``comm/total_bytes``, ...) to values.
         evaluated: Whether this round was evaluated (a row of metrics.csv).
         clients: One row per client where the round was evaluated.
         alignment: `features.diagnostics.Alignment` of the cohort where it was measured.
