@@ -12,6 +12,7 @@ from scaffold_sketch import Control, ScaffoldClient, ScaffoldServer
 
 from fedfeat import tree
 from fedfeat.client import ClientModule
+from fedfeat.errors import ClientError
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.models.mlp import mlp
 from fedfeat.server import Server
@@ -206,6 +207,26 @@ def test_an_upload_can_look_at_the_clients_data_in_their_fixed_order(tmp_path):
         assert len(kept) == data.num_examples(k)
     last = max(federation.store)
     assert torch.equal(module.labels, data.dataset.train.labels[data.split.train.of(last)])
+
+
+class Stumbling(Looking):
+    """Fails at the upload of client 0."""
+
+    def upload(self, turn, tensors):
+        if turn.client_id == 0:
+            raise RuntimeError("no luck")
+        return super().upload(turn, tensors)
+
+
+def test_a_failed_upload_leaves_nothing_in_eval_mode(tmp_path):
+    federation = parties(tmp_path, client=Stumbling, num_rounds=1, skip_failed=True)
+    _, records = federation.run()
+    assert records[-1].metrics["clients/failed"] == 1
+    module = federation.executor.worker.module
+    state = federation.start().state
+    with pytest.raises(ClientError, match="no luck"):
+        federation.executor.worker.fit(_task(federation, state, 0))
+    assert all(part.training for part in module.modules())
 
 
 class Spending(ScaffoldServer):

@@ -92,6 +92,8 @@ class Worker:
         try:
             update = self._fit(task)
         except Exception as error:
+            # Its module may have been left in eval mode, in which the next client would train.
+            self.module_of(task.client_id).train()
             raise self.failure(task, cause_of(error)) from error
         if not is_finite(update.payload) or not is_finite(update.kept):
             raise self.failure(task, "its update holds values that are not finite")
