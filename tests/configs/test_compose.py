@@ -83,6 +83,7 @@ def random_images(name):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_the_mini_form_of_every_experiment_runs_a_round(experiment, cli, tmp_path):
     """On a few random images or invented tweets, since real data need files; models keep their size."""

@@ -10,6 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from fedfeat.config.arguments import check_targets
 from fedfeat.config.choices import CONFIGS
 from fedfeat.data.digits import digits
 from fedfeat.data.examples import Dataset, Examples
@@ -65,10 +66,11 @@ def test_splits_are_limited_apart_and_never_beyond_what_is_there():
     ("key", "value"), [("num_train", 0), ("num_test", -1), ("num_train", 2.5), ("num_test", True)]
 )
 def test_a_size_that_is_none_is_refused(key, value):
+    node = {"data": {"loader": {"_target_": "fedfeat.data.digits.digits", key: value}}}
     with pytest.raises(
         ConfigError, match=rf"^data\.loader\.{key} must be an integer of at least 1 or null, .* {value}\.$"
     ):
-        limited(dataset([0, 1, 2]), **{key: value})
+        check_targets(node)
 
 
 def test_real_digits_in_part():

@@ -129,7 +129,7 @@ AT_START = [
         "synthetic without classes",
         "data.loader.num_classes=0",
         None,
-        r"data\.loader\.num_classes must be at least 2, but it is 0",
+        r"data\.loader\.num_classes must be an integer of at least 2, but it is 0",
     ),
     (
         "synthetic shape",

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 15
 # Every batch of 64 falls into equal halves, so the mean of both ranks' mean gradients is the gradient of the batch. The
 # momentum that clients keep makes the checkpoints hold personal state, which all ranks need on resume.

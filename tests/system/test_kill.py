@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 RUN = (
     "data=synthetic",
     "data.loader.shape=[1,4,4]",

@@ -21,6 +21,8 @@ from fedfeat.executors.on_ray import executor as executor_module  # noqa: E402
 from fedfeat.executors.on_ray.cluster import Cluster  # noqa: E402
 from fedfeat.executors.on_ray.pool import Pool  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 FEDAVG = CASES["fedavg"]
 # Cases that run with other numbers of workers too: one network, personal state, trimmed ones, a pool of them.
 VARIED = ("fedavg", "personal_head", "psi_net", "fedhenn_hetero")

@@ -22,7 +22,10 @@ RUN = (
     "federation.local_epochs=null", "federation.local_steps=2", "trainer=cpu",
 )  # fmt: skip
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"SLURM is not installed: no {', '.join(missing())}")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing()), reason=f"SLURM is not installed: no {', '.join(missing())}"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from fedfeat.config.choices import check_choices
 from fedfeat.errors import ConfigError
 from fedfeat.runs import directory as rundir
 
+pytestmark = pytest.mark.slow
+
 RUN = (
     "data=digits", "model=mlp", "model.hidden=[8]", "algorithm=fedavg", "partition=iid", "trainer=cpu",
     "federation.num_clients=4", "federation.num_rounds=3",

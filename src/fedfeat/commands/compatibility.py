@@ -25,15 +25,15 @@ def check_method(
         UserError: What does not fit.
     """
     _check_halves(module, server)
-    module.check(setting)
     server.check(module.model, setting)
-    _check_attendance(server, setting)
     unequal = any(networks.key(k) is not None for k in range(data.num_clients))
     if unequal and module.shared_keys and not server.accepts_unequal:
         raise UserError(
             f"algorithm/server must average unequal networks where clients have them (structure.trim=true or a pool), "
             f"but {type(server).__name__} cannot."
         )
+    module.check(setting)
+    _check_attendance(server, setting)
 
 
 def _check_halves(module: ClientModule, server: Server) -> None:
