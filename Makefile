@@ -23,13 +23,14 @@ demo: install ## Five methods on real digits, with curves (about 2 minutes on CP
 	$(RUN) python scripts/demo.py
 
 # Tests of one file stay in one process, for fixtures that take minutes are made once a file.
-PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest -n auto --maxprocesses 4 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --maxprocesses 4 --dist loadfile
 
 test: install lint types ## Lint, type check and the test suite, but for what takes minutes
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -n auto -m "not slow"
 
+# Three workers, for on two cores tests that wait for a cluster or a kill leave one idle.
 test-slow: install ## The rest of the test suite: kills, clusters, whole presets, use from outside
-	$(PYTEST) -m slow
+	$(PYTEST) -n 3 -m slow
 
 lint: install ## Check style and the layers of the package
 	$(RUN) ruff check .

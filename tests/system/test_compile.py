@@ -7,8 +7,6 @@ import shutil
 import pytest
 import torch
 
-pytestmark = pytest.mark.slow
-
 RUN = (
     "partition=iid",
     "model=mlp",

@@ -48,7 +48,7 @@ METHODS = {
     "psi_net": ("algorithm=psi_net", "model.hidden=[8,6]", "partition=dirichlet", "partition.alpha=0.1"),
     "local": ("algorithm=local", "federation.opt_state=keep", "federation.checkpoint_every=2"),
 }
-KILLS = 4  # per method
+KILLS = 3  # per method
 # Where a process is killed just before the n-th call: name -> largest n, above the number of calls that a run makes
 # at the first four, so that some of the runs end by themselves.
 MOMENTS = {"step": 60, "add": 14, "fsync": 80, "rename": 40, "prune": 6, "clock": 0}

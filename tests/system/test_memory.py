@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 TESTS = Path(__file__).parents[1]
 # 500 networks of 20,003 or 17,511 numbers take 36 MiB, and 250 representations of 20 inputs by 2500 numbers 48 MiB.
 # Without any of them 450 clients more were seen to take 1.5 to 3 MiB: examples, and what the allocator does not reuse.

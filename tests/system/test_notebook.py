@@ -10,8 +10,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-pytestmark = pytest.mark.slow
-
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "feature_alignment.ipynb"
 SMALL = "NUM_ROUNDS, LOCAL_EPOCHS, IMAGES = 2, 0.5, 10"
 # What the kernel knows at the end, as JSON.
