@@ -126,6 +126,8 @@ class ClientModule(QuickModule):
             payload: What the server would send it; None where it is asked before the server sends.
             memory: As in `receive`.
         """
+        if payload is None:
+            raise ValueError("A client without its own model can only answer to what is sent (Survey.sends).")
         self.receive(payload, memory)
 
     def ready(self, turn: Turn) -> None:

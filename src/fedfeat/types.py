@@ -113,13 +113,15 @@ class Survey(NamedTuple):
         size: How many.
         asked: ``none``, ``cohort`` or ``all`` clients.
         augment: Whether the inputs are augmented as training inputs are.
-        counted: Whether answers are bytes that clients send; not where they stand for what a server computes.
+        sends: Whether clients receive what `Server.broadcast` gives before they answer; else they go by what they keep.
+        counted: Whether inputs and answers are bytes that are sent; not where they stand for what a server computes.
     """
 
     source: Source
     size: int
     asked: Literal["none", "cohort", "all"] = "none"
     augment: bool = False
+    sends: bool = False
     counted: bool = True
 
 

@@ -12,10 +12,12 @@ from scaffold_sketch import Control, ScaffoldClient, ScaffoldServer
 
 from fedfeat import tree
 from fedfeat.client import ClientModule
+from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.models.mlp import mlp
 from fedfeat.server import Server
+from fedfeat.types import Survey
 
 STEPS = 2
 
@@ -168,6 +170,55 @@ def test_whatever_a_half_trains_has_an_optimizer_and_what_it_calls_its_own_is_sc
 
 def _task(federation, state, client_id):
     return federation.plan.task(0, client_id, 1, federation.server.broadcast(state, client_id), None)
+
+
+class Asked(ScaffoldClient):
+    """Answers a survey with a record of its own."""
+
+    def answer(self, inputs, part):
+        assert not self.training
+        return Control({"mean": self.plain(inputs).mean(0)})
+
+
+class Asking(ScaffoldServer):
+    """Asks everyone about 5 inputs before each round, and notes who has answered."""
+
+    def __init__(self, counted):
+        self.counted, self.heard = counted, []
+
+    def survey(self, state, round_idx):
+        return Survey("train_pool", 5, "all", sends=True, counted=self.counted)
+
+    def hear(self, state, inputs, answers):
+        for answer in answers:
+            torch.testing.assert_close(answer.payload.control["mean"], inputs.mean(0))
+            self.heard.append(answer.client_id)
+        return state
+
+
+def test_answers_to_a_survey_are_the_methods_own_and_are_counted_where_they_are_sent(tmp_path):
+    """4 numbers of 4 bytes from each of 3 clients, who receive 5 times as much, and in either case x and c."""
+    sent, received = {}, {}
+    for counted in (True, False):
+        server = Asking(counted)
+        federation = parties(
+            tmp_path / str(counted), client=Asked, server=server, num_rounds=2, cohort_size=1
+        )
+        records = federation.run()[1]
+        sent[counted], received[counted] = (
+            [record.metrics[f"comm/{way}_bytes"] for record in records] for way in ("up", "down")
+        )
+        assert server.heard == [0, 1, 2] * 2
+    assert [a - b for a, b in zip(sent[True], sent[False], strict=True)] == [0, 48, 96]
+    assert [a - b for a, b in zip(received[True], received[False], strict=True)] == [0, 240, 480]
+    assert received[False] == [0, *(t * 4 * 2 * 4 * 15 for t in (1, 2))]
+
+
+def test_a_client_that_keeps_no_model_does_not_answer_to_nothing(tmp_path):
+    """Else it would answer with whatever model was there before."""
+    federation = parties(tmp_path, client=Asked, server=Asking(counted=True))
+    with pytest.raises(ValueError, match=r"can only answer to what is sent \(Survey\.sends\)"):
+        federation.executor.worker.answer(Task(0, 0, None, None), torch.zeros(2, 4))
 
 
 class Deaf(ScaffoldServer):

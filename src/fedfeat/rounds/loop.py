@@ -136,16 +136,21 @@ class _Loop:
             return state
         inputs = self.data.unlabelled(survey, self.plan.seed, round_idx)
         asked = {"none": (), "cohort": cohort, "all": range(self.plan.num_clients)}[survey.asked]
-        waiting = Turns(asked, lambda k: Task(k, round_idx, None, self.store.get(k)))
+        bytes_of = ByteCounter()
+
+        def make(client_id: int) -> Task:
+            payload = self._sent(state, client_id, tally, bytes_of) if survey.sends else None
+            return Task(client_id, round_idx, payload, self.store.get(client_id))
 
         def counted(answers: Iterator[Answer]) -> Iterator[Answer]:
             for answer in answers:
                 tally.computed(answer.flops)
                 if survey.counted:
+                    tally.sent(inputs.nbytes)
                     tally.received(num_bytes(answer.payload))
                 yield answer
 
-        answers = raise_failures(self.executor.map("answer", waiting, inputs))
+        answers = raise_failures(self.executor.map("answer", Turns(asked, make), inputs))
         return self.server.hear(state, inputs, counted(answers))
 
     def _turns(self, state: Any, round_idx: int, cohort: tuple[int, ...], tally: Tally) -> Turns:
@@ -158,19 +163,19 @@ class _Loop:
         probe = plan.probes(round_idx + 1)
         bytes_of = ByteCounter()
 
-        def sent(client_id: int) -> Any:
-            payload = self.server.broadcast(state, client_id)
-            tally.sent(bytes_of(payload))
-            return payload
-
         def make(client_id: int) -> Task:
-            payload, kept = sent(client_id), self.store.get(client_id)
+            payload, kept = self._sent(state, client_id, tally, bytes_of), self.store.get(client_id)
             return plan.task(round_idx, client_id, num_steps[client_id], payload, kept, evaluate, probe)
 
         for left_out in (k for k in cohort if not num_steps[k]):
-            sent(left_out)
+            self._sent(state, left_out, tally, bytes_of)
         costs = {k: float(steps) for k, steps in num_steps.items() if steps}
         return Turns(list(costs), make, list(costs.values()))
+
+    def _sent(self, state: Any, client_id: int, tally: Tally, bytes_of: ByteCounter) -> Any:
+        payload = self.server.broadcast(state, client_id)
+        tally.sent(bytes_of(payload))
+        return payload
 
     def _updates(self, round_idx: int, waiting: Turns, tally: Tally) -> Iterator[Update]:
         results = self.executor.map("fit", waiting)
