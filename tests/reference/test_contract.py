@@ -319,3 +319,29 @@ def test_data_of_the_sketches_are_unequal():
     counts = [make_data().num_examples(k) for k in range(3)]
     assert len(set(counts)) == 3
     assert partial(linear)().state_dict()
+
+
+class Noting(ScaffoldClient):
+    """Notes its turns."""
+
+    seen = []  # noqa: RUF012 - emptied by the test
+
+    def begin_turn(self, turn):
+        super().begin_turn(turn)
+        Noting.seen.append((turn.round_idx, turn.client_id, turn.num_steps, turn.lr, turn.class_counts.sum()))
+
+
+def test_a_turn_says_who_when_how_long_and_at_which_rate(tmp_path):
+    Noting.seen.clear()
+    federation = parties(
+        tmp_path,
+        client=Noting,
+        server=ScaffoldServer(),
+        local_epochs=2,
+        batch_size=3,
+        lr=0.5,
+        lr_factor=lambda round_idx, num_rounds: 0.5**round_idx,
+    )
+    federation.run()
+    steps = {0: 2, 1: 4, 2: 6}  # of 3, 5 and 8 examples
+    assert Noting.seen == [(t, k, steps[k], 0.5 * 0.5**t, SIZES[k]) for t in range(2) for k in range(3)]
