@@ -23,10 +23,12 @@ demo: install ## Five methods on real digits, with curves (about 2 minutes on CP
 	$(RUN) python scripts/demo.py
 
 # Tests of one file stay in one process, for fixtures that take minutes are made once a file.
-PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --maxprocesses 4 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+MARK ?= not slow
+WORKERS ?= auto
 
-test: install lint types ## Lint, type check and the test suite, but for what takes minutes
-	$(PYTEST) -n auto -m "not slow"
+test: install lint types ## Lint, type check and the test suite, but for what takes minutes (MARK= takes all)
+	$(PYTEST) -n $(WORKERS) -m "$(MARK)"
 
 # Three workers, for on two cores tests that wait for a cluster or a kill leave one idle.
 test-slow: install ## The rest of the test suite: kills, clusters, whole presets, use from outside

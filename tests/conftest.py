@@ -27,6 +27,11 @@ SMALL = (
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes minutes, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 class Outcome(NamedTuple):
     """What a command line gave: exit code and what it printed on stderr."""
 
