@@ -90,17 +90,17 @@ def _updates(
     num_seen: Sequence[int],
 ) -> list[Update | ClientError]:
     fitted = module.fitted()
-    common = _by_part({key: tensor for key, tensor in snapshot(client).items() if key not in fitted})
+    common = _by_part(snapshot(client, [key for key in client.state_dict() if key not in fitted]))
+    own = {part: rows(stack) for part, stack in _by_part(fitted).items()}
     healthy = is_finite(fitted)
     results: list[Update | ClientError] = []
-    for (task, turn), row, loss_sum, seen in zip(
-        turns, rows(fitted), module.loss_sums(), num_seen, strict=True
+    for index, ((task, turn), loss_sum, seen) in enumerate(
+        zip(turns, module.loss_sums(), num_seen, strict=True)
     ):
         client._loss_sum, client._num_seen = loss_sum, float(seen)
         if client.runs_at_upload or task.evaluate or task.probe:
-            copy_into(client, row)
-        own = _by_part(row)
-        tensors = {part: common.get(part, {}) | own.get(part, {}) for part in common | own}
+            copy_into(client, {key: stack[index] for key, stack in fitted.items()})
+        tensors = common | {part: common.get(part, {}) | found[index] for part, found in own.items()}
         update = worker.conclude(client, task, turn, tensors)
         if not healthy and not (is_finite(update.payload) and is_finite(update.kept)):
             results.append(worker.failure(task, "its update holds values that are not finite"))
