@@ -6,7 +6,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep
 
-from fedfeat.config.search_path import CONFIGS, options, overrides
+from fedfeat.config.search_path import CONFIGS, folders, options, options_in, overrides
 from fedfeat.errors import ConfigError
 
 __all__ = ["CONFIGS", "check_choices", "options"]
@@ -20,13 +20,14 @@ def check_choices(arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: Names the group, its options and the value.
     """
+    places = folders(arguments)
     for override in overrides(arguments):
         group = override.key_or_group
         is_slurm = group == "hydra/launcher" and str(override.value()).startswith("submitit_")
         if is_slurm and importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
             rule = "be basic where the extra slurm is not installed (uv sync --extra slurm)"
             raise ConfigError.rule(group, rule, override.value())
-        if override.is_delete() or not (known := options(group, arguments)):
+        if override.is_delete() or not (known := options_in(places, group)):
             continue
         for choice, in_list in _choices(override.value()):
             unknown = in_list and isinstance(choice, str) and "/" not in choice and choice not in known

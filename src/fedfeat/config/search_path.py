@@ -44,11 +44,22 @@ def options(group: str, words: Sequence[str] = ()) -> list[str]:
         group: The group.
         words: The words of the command line, which may name more folders.
     """
+    return options_in(folders(words), group)
+
+
+def options_in(places: Sequence[Traversable], group: str) -> list[str]:
+    """List the options that folders have of a group; see `options`."""
     found = set[str]()
-    for folder in (CONFIGS, *(_folder(f"pkg://{package}") for package in installed()), *_named(words)):
-        if folder is not None and (place := folder.joinpath(*group.split("/"))).is_dir():
+    for folder in places:
+        if (place := folder.joinpath(*group.split("/"))).is_dir():
             found |= {Path(file.name).stem for file in place.iterdir() if file.name.endswith(".yaml")}
     return sorted(found)
+
+
+def folders(words: Sequence[str]) -> list[Traversable]:
+    """List the folders that hold groups: ours, those of installed packages and those that a command line names."""
+    theirs = (_folder(f"pkg://{package}") for package in installed())
+    return [folder for folder in (CONFIGS, *theirs, *_named(words)) if folder is not None]
 
 
 def overrides(words: Sequence[str]) -> Iterator[Override]:
