@@ -18,11 +18,12 @@ from fedfeat.clients.turns import become, make_module
 from fedfeat.commands.assembly import build_client, build_data
 from fedfeat.commands.auto_depth import stored_depth
 from fedfeat.commands.networks import build_networks
-from fedfeat.commands.reopen import read_config
+from fedfeat.commands.reopen import read_checkpoint, read_config
 from fedfeat.config.arguments import check_targets
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import pixel_permutation
 from fedfeat.data.pipeline import InputPipeline
+from fedfeat.data.pixels import in_order
 from fedfeat.errors import CheckpointError
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.rounds.tally import Meter
@@ -103,8 +104,8 @@ class LoadedRun:
         self.run_dir, self._device = run_dir, device
         self._cfg, self.config = read_config(run_dir)
         check_targets(self.config)
-        packages = trusted_packages(self.config)
-        self._checkpoints = CheckpointFolder(run_dir / "checkpoints", trusted=packages)
+        self._trusted = trusted_packages(self.config)
+        self._checkpoints = CheckpointFolder(run_dir / "checkpoints", trusted=self._trusted)
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -159,7 +160,7 @@ class LoadedRun:
             last = self._facts.num_clients - 1
             raise CheckpointError(f"client_id must be from 0 to {last}, but it is {client_id!r}.")
         checkpoint = self._checkpoint(round_idx)
-        store = ClientStore(self.run_dir / "clients", 2**62, trusted_packages(self.config))
+        store = ClientStore(self.run_dir / "clients", 2**62, self._trusted)
         store.restore(checkpoint.manifest)
         payload = self._server.broadcast(checkpoint.server_state, client_id)
         module = self._module(client_id)
@@ -167,10 +168,7 @@ class LoadedRun:
         return self._ready(module, module.predict, partial(self._as_client_sees, client_id))
 
     def _checkpoint(self, round_idx: int | None) -> Checkpoint:
-        found = self._checkpoints.load_latest() if round_idx is None else self._checkpoints.load(round_idx)
-        if found is None:
-            raise CheckpointError(f"DIR must hold a checkpoint, but {self.run_dir} has none.")
-        return found
+        return read_checkpoint(self._checkpoints, self.run_dir, round_idx)
 
     @cached_property
     def _facts(self) -> DataFacts:
@@ -232,4 +230,4 @@ class LoadedRun:
         if not self._facts.permuted or inputs.dtype != torch.uint8:
             return x
         order = pixel_permutation(self.config["seed"], client_id, x[0, 0].numel())
-        return x.flatten(2)[:, :, torch.from_numpy(order).to(x.device)].view_as(x)
+        return in_order(x, torch.from_numpy(order).to(x.device))

@@ -16,7 +16,7 @@ from fedfeat.errors import CheckpointError
 
 if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
-    from fedfeat.runs.checkpoint import Checkpoint
+    from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
 
 
 # Wherever the run's turns ran, what is looked at afterwards is done here.
@@ -42,11 +42,19 @@ def reopen(
     cfg, config = read_config(run_dir, executor=_SERIAL, **groups)
     experiment = build_experiment(cfg, config, run_dir)
     experiment.server.setup(site_of(experiment.executor.worker, Meter().spend))
-    folder = experiment.checkpoints
+    return experiment, read_checkpoint(experiment.checkpoints, run_dir, round_idx)
+
+
+def read_checkpoint(folder: "CheckpointFolder", run_dir: Path, round_idx: int | None) -> "Checkpoint":
+    """Read a checkpoint of a run; ``round_idx`` None is the newest.
+
+    Raises:
+        CheckpointError: There is no such checkpoint.
+    """
     checkpoint = folder.load_latest() if round_idx is None else folder.load(round_idx)
     if checkpoint is None:
         raise CheckpointError(f"DIR must hold a checkpoint, but {run_dir} has none.")
-    return experiment, checkpoint
+    return checkpoint
 
 
 def read_config(run_dir: Path, **groups: dict[str, Any]) -> tuple[DictConfig, dict[str, Any]]:

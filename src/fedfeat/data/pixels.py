@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from fedfeat.data.examples import Dataset
 
 
+def in_order(x: Tensor, order: Tensor) -> Tensor:
+    """Put the pixels of images (B, C, H, W) into an order (H * W,)."""
+    return x.flatten(2)[:, :, order].view_as(x)
+
+
 class ClientPixels:
     """The pixel permutations of all clients, and which client an example belongs to."""
 
@@ -32,7 +37,7 @@ class ClientPixels:
 
     def of_client(self, x: Tensor, client_id: int) -> Tensor:
         """Permute a batch (B, C, H, W) as one client sees it."""
-        return x.flatten(2)[:, :, self._tables[client_id]].view_as(x)
+        return in_order(x, self._tables[client_id])
 
     def of_examples(self, x: Tensor, chosen: Tensor) -> Tensor:
         """Permute training examples ``chosen``, (B,), each as its owner sees it; pooled data mix owners."""
