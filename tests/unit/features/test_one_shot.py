@@ -151,6 +151,28 @@ def test_pfnm_of_one_neuron_by_hand():
     torch.testing.assert_close(plain[1].bias, torch.tensor([2.0, 3.0]))
 
 
+def test_pfnm_with_other_variances_of_the_prior_by_hand():
+    """Precisions are 1 / 4 of the prior and 2 of each client's neuron; the prior mean of biases is .1."""
+    nets = [
+        [
+            Layer(torch.tensor([[2.0]]), torch.tensor([1.0])),
+            Layer(torch.tensor([[4.0], [8.0]]), torch.tensor([1.0, 5.0])),
+        ],
+        [
+            Layer(torch.tensor([[4.0]]), torch.tensor([3.0])),
+            Layer(torch.tensor([[8.0], [2.0]]), torch.tensor([5.0, 3.0])),
+        ],
+    ]
+    how = BBPMap(gamma=1e-9, sigma02=4.0, sigma2=0.5)
+    fused = pfnm(nets, torch.tensor([[3, 0], [1, 6]]), np.random.default_rng(0), how).layers
+    torch.testing.assert_close(fused[0].weight, torch.tensor([[2 * (2 + 4) / 4.25]]))
+    torch.testing.assert_close(fused[0].bias, torch.tensor([(2 * (1 + 3) + 0.1 / 4) / 4.25]))
+    # Class 0 is trusted to 3/4 and 1/4, class 1 to 0 and 1.
+    torch.testing.assert_close(fused[1].weight, torch.tensor([[2 * (3 + 2) / 2.25], [2 * 2 / 2.25]]))
+    expected = [(2 * (0.75 + 1.25) + 0.1 / 4) / 2.25, (2 * 3 + 0.1 / 4) / 2.25]
+    torch.testing.assert_close(fused[1].bias, torch.tensor(expected))
+
+
 def test_pfnm_of_a_class_without_examples_and_of_lower_layers_by_hand():
     def net(*weights):
         return [Layer(torch.tensor([[w]]), torch.tensor([0.0])) for w in weights]

@@ -3,6 +3,9 @@ import pytest
 from harness import make_data
 
 from fedfeat.clients.tasks import Scores
+from fedfeat.data import transforms
+from fedfeat.data.federated import FederatedData
+from fedfeat.data.partition.parts import IndexTestParts, Parts
 from fedfeat.rounds.evaluation import evaluate_global, summarise_clients, weighted_mean
 
 
@@ -48,3 +51,34 @@ def test_a_model_of_pooled_data_is_scored_on_the_clients_test_parts():
     metrics, accuracies, _ = evaluate_global(Fixed(), make_data().pooled(), None, np.array([16]))
     assert len(accuracies) == 3
     assert metrics["global/client_acc_weighted"] == 0.5
+
+
+class OneRight(Fixed):
+    """Scores the first of the six test examples alone as right."""
+
+    def score(self, payload, indices=None, client_id=None):
+        chosen = np.arange(6) if indices is None else indices
+        return Scores((chosen < 1).astype(float), chosen.astype(float))
+
+
+def parts_of_the_test_set():
+    """Clients test on 1, 2 and 3 of the six test examples."""
+    data = make_data()
+    parts = IndexTestParts(Parts(np.arange(6), np.array([0, 1, 3, 6])))
+    return FederatedData(data.dataset, data.split._replace(test=parts), transforms.none())
+
+
+@pytest.mark.parametrize(
+    ("pooled", "num_examples", "weights"),
+    [(False, np.array([3, 5, 8]), [3, 5, 8]), (True, np.array([16]), [1, 2, 3])],
+    ids=["training examples of each", "one client trains on all"],
+)
+def test_clients_weigh_by_training_examples_or_where_data_are_pooled_by_test_examples(
+    pooled, num_examples, weights
+):
+    data = parts_of_the_test_set()
+    data = data.pooled() if pooled else data
+    metrics, accuracies, _ = evaluate_global(OneRight(), data, None, num_examples)
+    assert accuracies == {0: 1.0, 1: 0.0, 2: 0.0}
+    assert metrics["global/client_acc_mean"] == pytest.approx(1 / 3)
+    assert metrics["global/client_acc_weighted"] == pytest.approx(weights[0] / sum(weights))

@@ -168,3 +168,30 @@ def test_work_after_the_last_round_by_hand(tmp_path):
     assert plan.task(5, 2, 6, "payload", None).lr_factor == 1 / 5  # of the last round
     assert not plan.ends(5)
     assert [type(plan)(**{**vars(plan), "final_epochs": 1}).ends(r) for r in (4, 5)] == [False, True]
+
+
+def test_it_is_of_the_round_after_the_last_at_the_last_rounds_learning_rate(tmp_path):
+    """Two rounds at factors 1 and 1/2; then examples come in an order that neither round had."""
+    turns = []
+
+    class Recording(ClientModule):
+        def begin_turn(self, turn):
+            turns.append((turn, []))
+
+        def loss(self, batch):
+            turns[-1][1].append(tuple(batch[0][0].tolist()))
+            return super().loss(batch)
+
+    parties(
+        tmp_path,
+        client=Recording,
+        final_epochs=1,
+        batch_size=1,
+        lr_factor=lambda round_idx, num_rounds: 0.5**round_idx,
+    ).run()
+    for k in range(3):
+        own = [(turn.round_idx, turn.lr) for turn, _ in turns if turn.client_id == k]
+        assert own == [(0, 0.5), (1, 0.25), (2, 0.25)]
+    orders = [tuple(order) for turn, order in turns if turn.client_id == 2]
+    assert [len(order) for order in orders] == [8, 8, 8]
+    assert len(set(orders)) == 3
