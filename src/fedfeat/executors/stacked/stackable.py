@@ -76,14 +76,17 @@ def _refusal(worker: Worker) -> str | None:
     optimizer = type(module.configure_optimizers())
     reasons = {
         f"{type(module).__name__} cannot be stacked: {apart(module)}": apart(module),
-        "batch norm (model, structure) takes its statistics from the examples of one client": worker.drop_singleton,
+        "stacked fits pad unequal batches, and batch norm (model, structure) would count the padding":
+            worker.drop_singleton,
         f"{optimizer.__name__} (optimizer) does not step every number by itself": optimizer not in ELEMENTWISE,
-        "optimizer state cannot be kept (federation.opt_state=keep)": worker.settings.keep_optimizer,
+        "stacked fits do not keep the state of each client's optimizer yet (federation.opt_state=keep)":
+            worker.settings.keep_optimizer,
         "a fit runs on one device (trainer.devices)": worker.lightning.world_size > 1,
         f"trainer.precision={trainer.precision} is neither 32-true nor bf16-mixed":
             str(worker.lightning.precision) not in _TOLERANCE,
-        "gradients are not clipped (trainer.gradient_clip_val)": trainer.gradient_clip_val is not None,
-        "trainer.channels_last=true has no stacked form": trainer.channels_last,
+        "stacked fits do not clip each client's gradient by its own norm yet (trainer.gradient_clip_val)":
+            trainer.gradient_clip_val is not None,
+        "stacked fits know no channels-last layout yet (trainer.channels_last=true)": trainer.channels_last,
         "callbacks are made for fits of one client": bool(trainer.callbacks),
         f"trainer.{next(iter(trainer.further), '')} has no stacked form": bool(trainer.further),
     }  # fmt: skip
