@@ -121,7 +121,9 @@ def test_auto_takes_serial_and_says_why_where_vectorized_refuses(tmp_path, caplo
         found = run(tmp_path / "a", alone, build_model=normed, batch_size=2)
     assert_agree(found, run(tmp_path / "b", SerialExecutor, build_model=normed, batch_size=2), tolerance=0)
     (line,) = [text for text in caplog.messages if text.startswith("executor: ")]
-    assert line.startswith("executor: serial. executor must be another than vectorized here, for stacked fits pad")
+    assert line.startswith(
+        "executor: serial. executor must be another than vectorized here, for stacked fits pad"
+    )
 
 
 @pytest.mark.parametrize("faster", ["serial", "processes", "vectorized"])

@@ -61,6 +61,27 @@ def test_whole_networks_are_fused(overrides, cli, small, tmp_path):
     assert final["comm/total_bytes"] == 2 * 4 * 2 * 4 * (17 * 8 + 9 * 3)
 
 
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ("algorithm=pfnm model.hidden=[8,8]", "64 %"),
+        ("algorithm=pfnm model.hidden=[8,8,8]", "51 %"),
+        ("algorithm=fedma_oneshot model.hidden=[8,8,8]", None),
+        ("algorithm=fedma_oneshot model.hidden=[8,8,8] algorithm.server.matching.shrink=true", "51 %"),
+        ("algorithm=pfnm model.hidden=[8,8,8] algorithm.server.matching.sigma02=4", "82 %"),
+    ],
+)
+def test_shrinking_that_leaves_little_of_what_is_fused_is_said(words, left, cli, small, caplog):
+    """Each matched layer keeps 4 / 5 of the mean of 4 clients with variances of 1; below .6 in all is little."""
+    outcome = cli(*small, *words.split(" "), "federation.num_rounds=0")
+    assert outcome.code == 0, outcome.stderr
+    said = "shrink=true leaves at most"
+    if left == "51 %":
+        assert f"{said} 51 % of the outputs of 4 clients after 3 matched layers" in caplog.text
+    else:
+        assert said not in caplog.text
+
+
 CHAIN = r"model must be a chain of plain convolutions and linear layers .*, but block \w+ has a "
 REFUSED = {
     "one layer": ("model.hidden=[]", r"model must have at least 2 layers .*, but this one has 1\."),

@@ -11,6 +11,7 @@ With one round this is one-shot learning. With more, clients go on from their sl
 matching starts from the last assignments, as in the authors' code; FedMA's is made anew, as that of its passes.
 """
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -38,6 +39,11 @@ from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.server import Server
 from fedfeat.types import Federation, Setting, Tensors, Turn, Update
+
+_log = logging.getLogger("fedfeat")
+
+# Share of the weights below which shrinking has cost accuracy, see methods.md#fedma-matching.
+_LITTLE = 0.6
 
 
 class WholeNetwork(NamedTuple):
@@ -123,8 +129,15 @@ class OneShotServer(Server):
         """
 
     def check(self, model: nn.Module, setting: Setting) -> None:
-        """Take plain chains of at least two layers."""
-        hidden_layers(model)
+        """Take plain chains of at least two layers; warn where nothing would be left of the clients' weights."""
+        num_matched = len(hidden_layers(model)) - 1
+        left = self.matching.kept_share(setting.num_clients) ** num_matched
+        if left < _LITTLE:
+            _log.warning(
+                "algorithm.server.matching.shrink=true leaves at most %.0f %% of the outputs of %d clients after %d "
+                "matched layers, and nobody trains in between: compare algorithm.server.matching.shrink=false.",
+                100 * left, setting.num_clients, num_matched,
+            )  # fmt: skip
 
     def init(self, model: nn.Module, federation: Federation) -> OneShotState:
         """Start from the common initial model."""
@@ -163,6 +176,7 @@ class PFNMServer(OneShotServer):
 
     def check(self, model: nn.Module, setting: Setting) -> None:
         """Take multilayer perceptrons."""
+        super().check(model, setting)
         for name in hidden_layers(model):
             layer = model.get_submodule(name)
             if not isinstance(layer, nn.Linear) or layer.bias is None:

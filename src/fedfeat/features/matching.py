@@ -47,6 +47,10 @@ class BBPMap:
     popularity_coef: NotNegative = 1.0
     shrink: bool = True
 
+    def kept_share(self, num_clients: int) -> float:
+        """Give the part of a neuron's weights that is left where all clients match in it, 1 without shrinking."""
+        return num_clients / (num_clients + self.sigma2 / self.sigma02) if self.shrink else 1.0
+
 
 def match_layer(
     rows: Sequence[Tensor], generator: np.random.Generator, how: BBPMap | None = None, bias: bool = True
