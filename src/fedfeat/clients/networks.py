@@ -103,7 +103,7 @@ def separated(
         return seeded(lambda: fixed(base(), sets, kept))
 
     networks = TrimmedNetworks(build, class_counts) if spec.trim else OneNetwork(build)
-    _log.info("%s", _comparison(networks.build(), shapes))
+    _log.info("%s", _comparison(networks.build(), shapes, spec.boundary_pairing == "paired"))
     return networks
 
 
@@ -112,10 +112,11 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._NormBase) for module in model.modules())
 
 
-def _comparison(network: Network, dense: Network) -> str:
+def _comparison(network: Network, dense: Network, paired: bool) -> str:
     """Set the group-separated network beside what it was."""
     if isinstance(network, GroupedNetwork):
         what = f"{network.num_shared} shared layers and {len(network.class_sets)} groups"
+        what += ", to which the slices of the last shared one belong" if paired else ""
     else:
         what = "equal widths and norms without groups"
     sizes = [sum(p.numel() for p in one.parameters()) for one in (network, dense)]

@@ -103,7 +103,7 @@ class Adapter:
         waits = depthwise and not self.entered and self.spec.boundary == "dense"
         if id(conv) in self.shared or waits:
             width = n_in if depthwise else self._shared_width(conv, conv.out_channels)
-            return None, layers.like_conv(conv, n_in, width, n_in if depthwise else 1)
+            return None, self._at_boundary(layers.like_conv(conv, n_in, width, n_in if depthwise else 1))
         entry, widths_in = self._enter()
         if not depthwise:
             self.widths = self._own_widths(conv.out_channels)
@@ -118,7 +118,9 @@ class Adapter:
     def _linear(self, linear: nn.Linear) -> tuple[nn.Module | None, nn.Module]:
         features = math.prod(self.shape)
         if id(linear) in self.shared:
-            return None, nn.Linear(features, self._shared_width(linear, linear.out_features))
+            return None, self._at_boundary(
+                nn.Linear(features, self._shared_width(linear, linear.out_features))
+            )
         entry, widths_in = self._enter()
         if linear is self.network.last_layer:
             if not self.spec.separate:
@@ -139,7 +141,7 @@ class Adapter:
             return None, []
         # Flattening multiplies every group's channels by the pixels.
         widths = [width * self.shape[0] // sum(self.widths) for width in self.widths]
-        if not at_entry:
+        if not at_entry or self.spec.boundary_pairing == "paired":
             return None, widths
         own = [widths[place] for place in self.places]
         self.widths = [self.widths[place] for place in self.places]
@@ -152,7 +154,8 @@ class Adapter:
     def _norm(self, width: int) -> nn.Module | None:
         """Give the norm behind the convolution that was just built."""
         if not self.entered:
-            return None if self.spec.norm_shared == "none" else _shared_norm(self.spec.norm_shared, width)
+            norm = self.spec.norm_shared
+            return None if norm == "none" else self._at_boundary(_shared_norm(norm, width))
         if self.spec.norm_group == "bn":
             return layers.owned(nn.BatchNorm2d(sum(self.widths)), self.widths)
         return None if self.spec.norm_group == "none" else layers.grouped_norm(self.widths)
@@ -162,7 +165,14 @@ class Adapter:
         if layer is not self.last_shared or self.spec.boundary == "dense":
             return width
         self.widths = self._split(width)
+        if self.spec.boundary_pairing == "paired":
+            self.widths = [self.widths[place] for place in self.places]
         return sum(self.widths)
+
+    def _at_boundary(self, layer: nn.Module) -> nn.Module:
+        """Note whose slices a shared layer has, from the last one that is cut into them on."""
+        is_cut = self.spec.boundary_pairing == "paired" and self.widths
+        return layers.owned(layer, self.widths) if is_cut else layer
 
     def _own_widths(self, width: int) -> list[int]:
         widths = self._split(max(round(width * float(self.spec.width_factor)), 1))
@@ -187,6 +197,10 @@ class Adapter:
         entry = None
         if not is_shared or (ends_shared and self.spec.boundary == "slice"):
             self._require_even(convs)
+        if ends_shared and self.spec.boundary_pairing == "paired":
+            # What its sum adds are channels of the layers before it, which serve everyone.
+            rule = "be shared where the last shared layer is in a residual block"
+            raise ConfigError.rule("structure.boundary_pairing", rule, "paired")
         if ends_shared:
             self.widths = self._split(output_shape(new.eval(), self.shape)[0])
         if not is_shared:

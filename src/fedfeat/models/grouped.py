@@ -35,7 +35,7 @@ class GroupedNetwork(Network):
     Attributes:
         class_sets: The classes of each group, in the order of the groups. Two groups of different networks are a
             pair if these are equal, wherever they stand.
-        num_shared: Layers in front of the groups.
+        num_shared: Layers in front of the groups; of a paired boundary the last of them is theirs too.
     """
 
     def __init__(
@@ -70,6 +70,9 @@ class GroupSeparation:
             ``uneven`` groups of the exact total (methods.md#fed2-widths).
         boundary: The first grouped layer reads its ``slice`` of the shared output, or all of it (``dense``;
             methods.md#fed2-boundary).
+        boundary_pairing: Whose the last shared layer is under ``slice``: ``shared`` by everyone as those before it, or
+            ``paired``: its slices, with norm and bias, belong to the groups that read them, are averaged and trimmed
+            with them (methods.md#fed2-boundary).
         class_map: Which group learns which classes, see `class_map.class_sets` (methods.md#fed2-class-map).
         norm_shared: After shared convolutions: ``bn``, ``gn1`` (one group) or ``none`` (methods.md#fed2-normalisation).
         norm_group: After grouped convolutions: ``gn``, ``bn`` (an ablation of Fed2's Fig. 12) or ``none``; none of them
@@ -87,6 +90,7 @@ class GroupSeparation:
     layer_unit: Literal["block", "conv"] = "block"
     width_policy: Literal["nearest", "ceil", "floor", "uneven"] = "nearest"
     boundary: Literal["slice", "dense"] = "slice"
+    boundary_pairing: Literal["shared", "paired"] = "shared"
     class_map: ClassMap = "contiguous"
     norm_shared: Literal["bn", "gn1", "none"] = "bn"
     norm_group: Literal["gn", "bn", "none"] = "gn"
@@ -102,6 +106,15 @@ class GroupSeparation:
             raise ConfigError.rule("structure.width_policy", rule, "uneven")
         if self.trim and not self.separate:
             raise ConfigError.rule("structure.trim", "be false with structure.separate=false", True)
+        unpaired = {
+            "boundary=dense": self.boundary == "dense",
+            "separate=false": not self.separate,
+            "norm_shared=gn1, which mixes the slices": self.norm_shared == "gn1",
+        }
+        other = next((setting for setting, holds in unpaired.items() if holds), None)
+        if self.boundary_pairing == "paired" and other:
+            rule = f"be shared with structure.{other}"
+            raise ConfigError.rule("structure.boundary_pairing", rule, "paired")
 
     def sets(self, network: Network, class_names: Sequence[str] = (), seed: int = 0) -> ClassSets:
         """Give the classes of each group of a network's grouped form."""

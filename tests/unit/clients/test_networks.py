@@ -68,6 +68,14 @@ ARCHITECTURES = {
     "digits-last": (digits_cnn, (1, 8, 8), {"depth": 3, "boundary": "dense"}),
     "digits-bn": (digits_cnn, (1, 8, 8), {"depth": 1, "norm_group": "bn"}),
     "mlp": (partial(mlp, hidden=[20, 15]), (12,), {"depth": 1}),
+    "vgg9-paired": (vgg9, (3, 8, 8), {"class_map": "strided", "boundary_pairing": "paired"}),
+    "mobilenet-paired": (
+        partial(mobilenet_v1_cifar, width_multiplier=0.25),
+        (3, 16, 16),
+        {"layer_unit": "conv", "depth": 12, "boundary_pairing": "paired"},
+    ),
+    "digits-paired": (digits_cnn, (1, 8, 8), {"depth": 2, "boundary_pairing": "paired"}),
+    "mlp-paired": (partial(mlp, hidden=[20, 15]), (12,), {"depth": 2, "boundary_pairing": "paired"}),
     "mlp-all": (partial(mlp, hidden=[20, 15]), (12,), {"depth": 0, "boundary": "dense"}),
     "resnet18": (partial(torchvision_model, small_input=True), (3, 8, 8), {"groups": 2}),
 }
@@ -90,7 +98,9 @@ def test_a_trimmed_network_is_the_wholes_part(name):
     assert forward_flops(network) < forward_flops(whole)
 
 
-@pytest.mark.parametrize("name", ["vgg9", "digits", "digits-fc", "digits-last", "mlp"])
+@pytest.mark.parametrize(
+    "name", ["vgg9", "vgg9-paired", "digits", "digits-fc", "digits-last", "digits-paired", "mlp", "mlp-paired"]
+)
 def test_the_order_of_the_groups_does_not_matter(name):
     builder, shape, options = ARCHITECTURES[name]
     networks, whole = trimmed(builder, shape, **options)

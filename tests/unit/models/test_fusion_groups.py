@@ -32,6 +32,11 @@ OPTIONS = {
     "no norm": {"norm_group": "none"},
     "uneven without norm": {"width_policy": "uneven", "norm_group": "none"},
     "dense boundary": {"boundary": "dense"},
+    "paired boundary behind the encoder": {"depth": 2, "boundary_pairing": "paired"},
+    "uneven paired boundary behind the encoder": {
+        **{"depth": 2, "boundary_pairing": "paired", "norm_shared": "none"},
+        "width_policy": "uneven",
+    },
 }
 
 

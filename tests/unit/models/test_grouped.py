@@ -86,6 +86,15 @@ ISOLATED = [
     ("resnet18", 10, {"groups": 8, "layer_unit": "conv"}),
     ("resnet18", 10, {"groups": 8, "depth": 9, "boundary": "dense"}),
     ("mobilenet_v2", 10, {"groups": 2}),
+    ("vgg9", 100, {"groups": 10, "boundary_pairing": "paired"}),
+    ("vgg9", 10, {"groups": 3, "width_policy": "uneven", "boundary_pairing": "paired", "norm_shared": "none"}),
+    ("vgg16", 100, {"groups": 10, "depth": 13, "boundary_pairing": "paired"}),  # the groups are linear layers
+    ("vgg16", 10, {"groups": 10, "depth": 14, "boundary_pairing": "paired"}),  # so is the last shared layer
+    ("mobilenet", 10, {"groups": 10, "boundary_pairing": "paired"}),
+    # A shared depthwise layer follows the layer that is cut into slices.
+    ("mobilenet", 10, {"groups": 5, "depth": 10, "layer_unit": "conv", "boundary_pairing": "paired"}),
+    ("mobilenet", 10, {"groups": 5, "depth": 12, "layer_unit": "conv", "boundary_pairing": "paired"}),
+    ("resnet18", 10, {"groups": 2, "depth": 1, "boundary_pairing": "paired"}),  # the stem is cut into slices
 ]
 
 
@@ -99,9 +108,10 @@ def test_no_group_learns_from_a_class_of_another(name, num_classes, options):
 
 
 @pytest.mark.parametrize("name", ["digits", "mlp"])
-@pytest.mark.parametrize("boundary", ["slice", "dense"])
+@pytest.mark.parametrize("boundary", ["slice", "dense", "paired"])
 @pytest.mark.parametrize("width_policy", ["nearest", "ceil", "floor", "uneven"])
 def test_isolation_holds_for_every_width_and_map(name, boundary, width_policy):
+    choice = {"boundary_pairing": "paired"} if boundary == "paired" else {"boundary": boundary}
     for num_classes, options in (
         (10, {}),
         (10, {"groups": 4, "class_map": "strided"}),
@@ -109,7 +119,7 @@ def test_isolation_holds_for_every_width_and_map(name, boundary, width_policy):
         (10, {"class_map": [[0, 3, 4], [9], [1, 2, 8, 7], [5, 6]]}),
         (10, {"groups": 1}),
     ):
-        assert_isolated(build(name, num_classes, boundary=boundary, width_policy=width_policy, **options)[1])
+        assert_isolated(build(name, num_classes, width_policy=width_policy, **choice, **options)[1])
 
 
 def test_a_shared_filter_in_front_of_slices_learns_from_its_groups_classes_alone():
