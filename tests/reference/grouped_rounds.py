@@ -41,6 +41,7 @@ class Setting(NamedTuple):
     cohort_size: int = 3
     personal: tuple = ()
     norm_group: str = "gn"
+    boundary: str = "shared"
 
 
 def grouped_data():
@@ -77,7 +78,7 @@ def seeded(make):
 def federation_of(setting, store_dir, data=None, server=None, networks=None, **plan):
     data = data or grouped_data()
     options = {"class_map": setting.class_map, "trim": setting.trim, "norm_group": setting.norm_group}
-    spec = GroupSeparation(depth=1, **options)
+    spec = GroupSeparation(depth=1, boundary_pairing=setting.boundary, **options)
     client = partial(ClientModule, personal=setting.personal, softmax_scope=setting.scope)
     return parties(
         store_dir,
@@ -190,7 +191,7 @@ def reference_round(params, heads, data, cohort, setting):
             result[name] = old
         elif name.endswith("num_batches_tracked"):
             result[name] = max(found.values())
-        elif name.startswith("encoder.conv1."):
+        elif name.startswith("encoder.conv1.") and setting.boundary == "shared":
             weights = [SIZES[k] if setting.weighting == "samples" else 1 for k in found]
             result[name] = mean(found.values(), weights)
         else:
@@ -236,6 +237,12 @@ SETTINGS = {
     "two clients a round, trimmed": Setting(trim=True, cohort_size=2, group_weighting="uniform"),
     "batch norm in groups": Setting(norm_group="bn"),
     "batch norm in groups, trimmed": Setting(PAIR_AND_ONE, trim=True, norm_group="bn", cohort_size=2),
+    "paired boundary": Setting(boundary="paired", weighting="uniform"),
+    "paired boundary, unpaired": Setting(PAIR_AND_ONE, boundary="paired", pairing="all", weighting="uniform"),
+    "paired boundary, trimmed": Setting(trim=True, boundary="paired", group_weighting="class_count"),
+    "paired boundary of unequal groups, two clients a round": Setting(
+        PAIR_AND_ONE, trim=True, boundary="paired", cohort_size=2, norm_group="bn"
+    ),
     "personal head": Setting(personal=("head",)),
     "personal head, trimmed": Setting(PAIR_AND_ONE, trim=True, personal=("head",), cohort_size=2),
 }

@@ -62,7 +62,8 @@ def test_personal_heads_stay_with_trimmed_clients(tmp_path):
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_all_groups_everywhere_are_fedavg_bit_for_bit(weighting, tmp_path):
+@pytest.mark.parametrize("boundary", ["shared", "paired"])
+def test_all_groups_everywhere_are_fedavg_bit_for_bit(boundary, weighting, tmp_path):
     """With every group averaged over everyone nothing is left of the method but its network."""
     hashes = set()
     for name, server in (
@@ -70,7 +71,8 @@ def test_all_groups_everywhere_are_fedavg_bit_for_bit(weighting, tmp_path):
         ("fedavg", FedAvgServer(weighting)),
     ):
         federation = federation_of(
-            Setting(), tmp_path / name, server=server, batch_size=2, momentum=0.9, num_rounds=3
+            *(Setting(boundary=boundary), tmp_path / name),
+            **{"server": server, "batch_size": 2, "momentum": 0.9, "num_rounds": 3},
         )
         hashes.add(tree.sha256(federation.run()[0][-1].state.params))
     assert len(hashes) == 1
@@ -118,22 +120,25 @@ def test_the_order_of_a_clients_groups_does_not_matter(pairing, tmp_path):
 def test_trimmed_clients_send_receive_and_compute_less(tmp_path):
     """A group has 2 * 2 + 2 + 2 * 2 of the convolution and its norm, 4 * 2 + 2 and 2 + 1 of the linear layers: 23."""
     found = {}
-    for trim in (False, True):
-        setting = Setting(trim=trim)
+    for trim, boundary in ((False, "shared"), (True, "shared"), (True, "paired")):
+        setting = Setting(trim=trim, boundary=boundary)
         networks = federation_of(setting, tmp_path / "networks").executor.worker.networks
         costs = {k: float(training_flops(networks.build(networks.key(k)))) for k in range(3)}
-        federation = federation_of(setting, tmp_path / str(trim))
+        federation = federation_of(setting, tmp_path / f"{trim} {boundary}")
         start = federation.start().state
         sent = [tree.num_bytes(federation.server.broadcast(start, k)) for k in range(3)]
         metrics = federation.run()[1][-1].metrics
-        # Shared: 12 + 6 of the convolution, 4 * 6 of the batch norm, and its counter in int64.
+        # Shared: 12 + 6 of the convolution, 4 * 6 of the batch norm, and its counter in int64. Paired, but for the
+        # counter a third of it is a group's.
         groups = (1, 2, 3) if trim else (3, 3, 3)
-        assert sent == [4 * (42 + 23 * number) + 8 for number in groups]
+        shared, own = (42, 23) if boundary == "shared" else (0, 23 + 14)
+        assert sent == [4 * (shared + own * number) + 8 for number in groups]
         assert metrics["comm/up_bytes"] == metrics["comm/down_bytes"] == ROUNDS * sum(sent)
         assert metrics["compute/flops"] == ROUNDS * STEPS * sum(SIZES[k] * costs[k] for k in range(3))
-        found[trim] = metrics
-    assert found[True]["comm/total_bytes"] < found[False]["comm/total_bytes"]
-    assert found[True]["compute/flops"] < found[False]["compute/flops"]
+        found[trim, boundary] = metrics
+    whole, trimmed, paired = found.values()
+    for metric in ("comm/total_bytes", "compute/flops"):
+        assert paired[metric] < trimmed[metric] < whole[metric]
 
 
 def test_the_server_is_scored_with_all_groups(tmp_path):

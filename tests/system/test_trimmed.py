@@ -14,6 +14,29 @@ def last_row(run):
         return list(csv.DictReader(file))[-1]
 
 
+def test_a_trimmed_run_with_its_slices_goes_on_from_its_checkpoint(cli, small, tmp_path):
+    """Of two hidden layers the first is everyone's, the second, of 6 neurons, is cut into slices."""
+    run = tmp_path / "paired"
+    words = (*small, *TWO_EACH, "algorithm=psi_net", "structure.depth=2", "structure.boundary_pairing=paired")
+    assert cli(*words, f"hydra.run.dir={run}").code == 0
+    first = last_row(run)
+    # 16 * 8 + 8 are shared; a group has 8 * 2 + 2 of the second layer and 2 + 1 of the last.
+    assert float(first["comm/up_bytes"]) == 3 * 4 * 4 * (136 + 2 * 21)
+    folder = CheckpointFolder(run / "checkpoints")
+    groups = folder.load_latest().server_state.group_of_row
+    assert groups["encoder.fc2.linear.weight"].tolist() == [0, 0, 1, 1, 2, 2]
+
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").unlink()
+    for path in (run / "checkpoints").glob("000003.*"):
+        path.unlink()
+    assert folder.load_latest().round_idx == 2
+    assert cli(*words, f"hydra.run.dir={run}").code == 0
+    again = json.loads((run / "summary.json").read_text())
+    assert again["weights_sha256"] == summary["weights_sha256"]
+    assert last_row(run) | {k: v for k, v in first.items() if k.startswith("time/")} == first
+
+
 def test_a_trimmed_run_costs_less_and_goes_on_from_its_checkpoint(cli, small, tmp_path):
     runs = {name: tmp_path / name for name in ("fed2", "psi_net")}
     for name, run in runs.items():

@@ -3,14 +3,17 @@
     structure (models/grouped.py): layers 1..s shared, the later ones in G groups; group g has the logits of M(g) only
     server: each round: send the shared part and the client's groups;  receive theta_k
             shared   <- mean over all k of the cohort
-            group g  <- mean over I_g = {k : M(g) and the classes of k meet}   (Psi-Net Eqs. 7-8, Fed2 Eqs. 18-19)
+            group g  <- mean over I_g = {k : M(g) and the classes of k meet}   (Psi-Net Eqs. 7-8)
             a group that nobody in the cohort holds keeps its value
     client: E epochs of SGD on the cross-entropy over its logits;  return the shared part and its groups
 
-Psi-Net trims: with ``structure.trim=true`` a client's network lacks the groups of classes that it does not hold
-(Psi-Net Eq. 6). Fed2 does not mention trimming. Batch norm of the shared part averages scale, shift, running mean and
-variance with the shared part; group norm's scale and shift go with their group (Psi-Net, section on normalisation).
-Two groups are a pair if their class sets are equal, wherever they stand in a client's network.
+Fed2's Eqs. 18-19 are the same, but for who is in I_g, which its text leaves open (methods.md#fed2-pairing): with
+``pairing=all`` everyone who has the group. Psi-Net trims: with ``structure.trim=true`` a client's network lacks the
+groups of classes that it does not hold (Psi-Net Eq. 6). Fed2 does not mention trimming. With
+``structure.boundary_pairing=paired`` the slices of the last shared layer belong to the groups that read them. Batch
+norm of the shared part averages scale, shift, running mean and variance with the shared part; group norm's scale and
+shift go with their group (Psi-Net, section on normalisation). Two groups are a pair if their class sets are equal,
+wherever they stand in a client's network.
 
 The client half is any that speaks `Weights`: FedAvg's, FedProx's with its proximal term, ...
 """

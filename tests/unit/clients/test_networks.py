@@ -99,7 +99,8 @@ def test_a_trimmed_network_is_the_wholes_part(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["vgg9", "vgg9-paired", "digits", "digits-fc", "digits-last", "digits-paired", "mlp", "mlp-paired"]
+    "name",
+    ["vgg9", "vgg9-paired", "digits", "digits-fc", "digits-last", "digits-paired", "mlp", "mlp-paired"],
 )
 def test_the_order_of_the_groups_does_not_matter(name):
     builder, shape, options = ARCHITECTURES[name]

@@ -110,6 +110,16 @@ NETWORKS = {
     "conv": (digits_cnn, (1, 8, 8), {"depth": 1}),
     "linear": (partial(mlp, hidden=[20, 10]), (12,), {}),
     "dense boundary": (digits_cnn, (1, 8, 8), {"depth": 2, "boundary": "dense"}),
+    "paired boundary": (digits_cnn, (1, 8, 8), {"depth": 2, "boundary_pairing": "paired"}),
+    "paired linear boundary": (
+        partial(mlp, hidden=[20, 10]),
+        (12,),
+        {"depth": 2, "boundary_pairing": "paired"},
+    ),
+    "paired depthwise boundary": (
+        *(SMALL_MOBILENET, (3, 16, 16)),
+        {"depth": 12, "layer_unit": "conv", "boundary_pairing": "paired"},
+    ),
     "depthwise": (SMALL_MOBILENET, (3, 16, 16), {"depth": 20, "layer_unit": "conv"}),
 }
 SETS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))

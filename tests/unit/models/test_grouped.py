@@ -87,7 +87,11 @@ ISOLATED = [
     ("resnet18", 10, {"groups": 8, "depth": 9, "boundary": "dense"}),
     ("mobilenet_v2", 10, {"groups": 2}),
     ("vgg9", 100, {"groups": 10, "boundary_pairing": "paired"}),
-    ("vgg9", 10, {"groups": 3, "width_policy": "uneven", "boundary_pairing": "paired", "norm_shared": "none"}),
+    (
+        "vgg9",
+        10,
+        {"groups": 3, "width_policy": "uneven", "boundary_pairing": "paired", "norm_shared": "none"},
+    ),
     ("vgg16", 100, {"groups": 10, "depth": 13, "boundary_pairing": "paired"}),  # the groups are linear layers
     ("vgg16", 10, {"groups": 10, "depth": 14, "boundary_pairing": "paired"}),  # so is the last shared layer
     ("mobilenet", 10, {"groups": 10, "boundary_pairing": "paired"}),

@@ -45,16 +45,23 @@ def resnet(**options):
             r"trim must be false with structure\.separate=false, but it is True",
         ),
         *(
-            (option(boundary_pairing="paired", **{key: value}), rf"boundary_pairing must be shared with {rule}")
+            (
+                option(boundary_pairing="paired", **{key: value}),
+                rf"boundary_pairing must be shared with {rule}",
+            )
             for key, value, rule in (
                 ("boundary", "dense", r"structure\.boundary=dense, but it is 'paired'\.$"),
                 ("separate", False, r"structure\.separate=false, but it is 'paired'\.$"),
-                ("norm_shared", "gn1", r"structure\.norm_shared=gn1, which mixes the slices, but it is 'paired'\.$"),
+                (
+                    "norm_shared",
+                    "gn1",
+                    r"structure\.norm_shared=gn1, which mixes the slices, but it is 'paired'\.$",
+                ),
             )
         ),
         (
             resnet(groups=2, boundary_pairing="paired"),
-            r"boundary_pairing must be shared where the last shared layer is in a residual block, but it is 'paired'\.$",
+            r"boundary_pairing must be shared where the last shared layer is in a residual block, but it is 'p",
         ),
         (digits(depth=4), r"depth must be between 1 and 3 for this network of 4 layers, but it is 4"),
         (digits(depth=0), r"depth must be between 1 and 3 for this network of 4 layers, but it is 0"),
