@@ -4,13 +4,18 @@ import json
 import re
 
 import pytest
+from hydra.utils import instantiate
 from presets import TINY, chosen, composed
+from torch import nn
 
 from fedfeat.config.choices import CONFIGS, options
 from fedfeat.config.rules import check
+from fedfeat.models.network import NORMS
+from fedfeat.models.vgg import vgg9
 from fedfeat.runs.text import flatten
 
-ARMS = sorted(set(options("arm")) - {"none"})
+SETTINGS = {arm for arm in options("arm") if arm.startswith(("depth_", "groups_"))}
+ARMS = sorted(set(options("arm")) - SETTINGS - {"none"})
 
 
 @pytest.mark.parametrize(
@@ -56,10 +61,34 @@ def test_options_of_algorithms_are_about_algorithms_and_structure():
     )
 
 
-def test_fedavg_gn_has_the_widths_and_group_norms_of_fed2_and_is_dense():
+def test_fedavg_gn_has_the_widths_and_norms_of_fed2_and_is_dense():
+    """In the shared layers too (methods.md#fed2-normalisation)."""
     found, grouped, fedavg = (composed(chosen(name)) for name in ("fedavg_gn", "fed2", "fedavg"))
-    assert found["structure"] == grouped["structure"] | {"separate": False, "norm_shared": "none"}
+    assert found["structure"] == grouped["structure"] | {"separate": False}
     assert found["algorithm"] == fedavg["algorithm"] | {"name": "fedavg_gn"}
+    networks = {}
+    for name in ("fedavg_gn", "fed2"):
+        spec = instantiate(composed(chosen(name))["structure"])
+        network = spec(vgg9((3, 8, 8), 10), spec.sets(vgg9((3, 8, 8), 10)))
+        norms = [
+            (path, type(module), len(module.weight))
+            for path, module in network.named_modules()
+            if isinstance(module, NORMS)
+        ]
+        networks[name] = [network.encoder.conv3.conv.out_channels, *norms]
+    assert networks["fedavg_gn"] == networks["fed2"]
+    assert [kind for _, kind, _ in networks["fed2"][1:]] == [nn.BatchNorm2d] * 3 + [nn.GroupNorm] * 3
+
+
+@pytest.mark.parametrize("setting", sorted(SETTINGS))
+def test_a_setting_beside_an_arm_is_one_key_of_its_structure(setting):
+    key, _, value = setting.partition("_")
+    for arm in ("psi_net", "fed2", "fed2_bn"):
+        found, expected = (
+            flatten(composed("experiment=fed2/fig6_groups", f"arm={choice}"), ".")
+            for choice in (f"[{arm},{setting}]", arm)
+        )
+        assert found == expected | {f"structure.{key}": int(value)}
 
 
 @pytest.mark.parametrize(
