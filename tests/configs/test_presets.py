@@ -4,6 +4,7 @@ import json
 from itertools import product
 
 import pytest
+import yaml
 from presets import TINY, axes, chosen, composed, files
 
 from fedfeat.config.choices import CONFIGS
@@ -65,16 +66,59 @@ def test_every_point_of_a_sweep_has_its_name_and_its_table(name):
     """Composed once per algorithm or arm; further axes are plain keys, which must be there."""
     grid = axes(PRESETS[name])
     axis = "arm" if "arm" in grid else "algorithm"
-    for algorithm in grid.pop(axis, ["centralized"]):
+    for choice in grid.pop(axis, ["centralized"]):
         last = [f"{key}={values[-1]}" for key, values in grid.items()]
-        config = composed(f"experiment=fed2/{name}", f"{axis}={algorithm}", *last)
+        config = composed(f"experiment=fed2/{name}", f"{axis}={choice}", *last)
         check(config)
         assert config["group"] == f"fed2/{name}"
-        assert config["algorithm"]["name"] == algorithm
+        assert config["algorithm"]["name"] == choice.strip("[]").split(",")[0]
         assert config["name"].startswith(name)
-    if name in TABLES:
+    if name in TABLES and not TABLES[name][0].startswith("structure."):
         key, table = TABLES[name]
         assert grid.get(key, [str(value) for value in table]) == [str(value) for value in table]
+
+
+@pytest.mark.parametrize("name", ["fig6_groups", "fig7_depth_c10", "fig7_depth_c100"])
+def test_one_command_runs_fedavg_once_and_ours_at_every_value(name):
+    """Each stands beside its number."""
+    key, table = TABLES[name]
+    found = []
+    for arm in axes(PRESETS[name])["arm"]:
+        config = composed(f"experiment=fed2/{name}", f"arm={arm}")
+        algorithm, value = config["algorithm"]["name"], flatten(config, ".").get(key)
+        percent = table[next(iter(table))][0] if algorithm == "fedavg" else table[value][1]
+        assert published_numbers(config) == {"global/acc": pytest.approx(percent / 100)}
+        found.append((algorithm, value))
+    assert found == [("fedavg", None), *product(("psi_net", "fed2"), table)]
+
+
+def numbers_in(node):
+    if isinstance(node, dict):
+        return [number for key, value in node.items() if key != "by" for number in numbers_in(value)]
+    return [node]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_targets_lie_around_every_published_accuracy(name):
+    """So that rounds and bytes to what a paper reached, and to a little more, are measured."""
+    config = composed(f"experiment=fed2/{name}")
+    targets = config["federation"]["targets"]
+    assert targets == sorted(targets)
+    accuracies = numbers_in((config.get("published") or {}).get("global/acc", {}))
+    assert bool(accuracies) == (name not in ("fig1_features", "fig4a", "fig4b_budget", "fig7_tv"))
+    for accuracy in accuracies:
+        below = max(target for target in targets if target <= accuracy)
+        above = min(target for target in targets if target > accuracy)
+        assert above - below <= 0.05 + 1e-9
+
+
+def test_depth_by_total_variance_warms_up_as_long_as_the_papers():
+    """Presets that repeat them; elsewhere the warm-up is shorter (methods.md#fed2-depth)."""
+    for name in PRESETS:
+        if "structure" in (config := composed(f"experiment=fed2/{name}", "arm=fed2")):
+            assert config["structure"]["warmup_epochs"] == 50
+    assert composed("algorithm=fed2")["structure"]["warmup_epochs"] == 10
+    assert composed("experiment=fed2/t1_vgg9", "scale=mini")["structure"]["warmup_epochs"] == 10
 
 
 def test_local_epochs_and_rounds_of_the_comparisons_with_fedma():
@@ -189,8 +233,26 @@ def test_a_sweep_lies_in_the_folder_of_its_preset(cli, tmp_path):
     assert all(path.name.startswith("algorithm=fedavg,") and "t1_vgg9" not in path.name for path in runs)
 
 
+def test_a_sweep_of_arms_with_their_settings(cli, tmp_path):
+    """FedAvg, which has no groups, beside ours with 2 and 5 of them."""
+    (tmp_path / "more" / "arm").mkdir(parents=True)
+    for groups in (2, 5):
+        text = f"# @package _global_\nstructure:\n  groups: {groups}\n"
+        (tmp_path / "more" / "arm" / f"groups_{groups}.yaml").write_text(text)
+    outcome = cli(
+        "--config-dir", str(tmp_path / "more"), "--multirun", "experiment=fed2/fig6_groups", "seed=0",
+        "arm=fedavg,[fed2,groups_2],[psi_net,groups_5]", "partition.classes_per_client=5", *TINY,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    runs = list((tmp_path / "logs" / "sweeps" / "fed2" / "fig6_groups").glob("*/config.yaml"))
+    found = {
+        (config["algorithm"]["name"], flatten(config, ".").get(GROUPS))
+        for config in (yaml.safe_load(path.read_text()) for path in runs)
+    }
+    assert found == {("fedavg", None), ("fed2", 2), ("psi_net", 5)}
+
+
 def test_a_sweep_without_the_axes_of_its_preset(cli, tmp_path):
-    """FedAvg has no groups, so that `structure.groups` must go."""
     outcome = cli(
         "--multirun", "experiment=fed2/fig6_groups", "hydra.sweeper.params=null", "algorithm=fedavg", "seed=0,1",
         "partition.classes_per_client=5", *TINY,

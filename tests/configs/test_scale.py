@@ -97,7 +97,7 @@ def test_mini_leaves_network_method_and_partition():
     changed = {key for key in changed if not key.startswith("published.")}
     assert changed == {
         "data.loader.num_train", "data.loader.num_test", "federation.num_rounds", "federation.batch_size",
-        "arms.mini_epochs.fedrep", "arms.rad_size",
+        "arms.mini_epochs.fedrep", "arms.rad_size", "arms.warmup_epochs", "structure.warmup_epochs",
     }  # fmt: skip
     assert mini["published"] is None
 
