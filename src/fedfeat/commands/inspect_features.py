@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedfeat.commands.reopen import one_sentence, reopen
+from fedfeat.commands.reopen import add_trust, one_sentence, reopen
 from fedfeat.files import atomic_write_text
 
 if TYPE_CHECKING:
@@ -45,12 +45,15 @@ class Inspection(NamedTuple):
     class_names: tuple[str, ...]
 
 
-def inspect(run_dir: Path, round_idx: int | None = None, **probe: Any) -> Inspection:
+def inspect(
+    run_dir: Path, round_idx: int | None = None, trust: Sequence[str] = (), **probe: Any
+) -> Inspection:
     """Compare the clients of a run after one more local training from a checkpoint.
 
     Args:
         run_dir: Directory of the run.
         round_idx: Which checkpoint; None is the newest.
+        trust: See `reopen`.
         probe: Arguments of `features.diagnostics.AlignmentProbe`, such as ``images_per_class``.
 
     Raises:
@@ -61,7 +64,7 @@ def inspect(run_dir: Path, round_idx: int | None = None, **probe: Any) -> Inspec
     from fedfeat.features.preference import total_variance
 
     diagnostics = {"_target_": "fedfeat.features.diagnostics.AlignmentProbe", **probe}
-    experiment, checkpoint = reopen(run_dir, round_idx, diagnostics=diagnostics)
+    experiment, checkpoint = reopen(run_dir, round_idx, trust, diagnostics=diagnostics)
     experiment.store.restore(checkpoint.manifest)
     worker, measured = experiment.executor.worker, {}
     assert worker.probe is not None
@@ -186,13 +189,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--pref-score", default="logit", choices=("logit", "prob"))
     parser.add_argument("--out", type=Path, default=None, help="where to write (figures/ of the first run)")
+    add_trust(parser)
     args = parser.parse_args(arguments)
     probe = {
         "images_per_class": args.images, "pref_at": args.pref_at,
         "pref_reduce": args.pref_reduce, "pref_score": args.pref_score,
     }  # fmt: skip
     with one_sentence("fedfeat-features"):
-        found = [inspect(folder, args.round, **probe) for folder in args.folders]
+        found = [inspect(folder, args.round, args.trust, **probe) for folder in args.folders]
         for path in write(found, args.out or args.folders[0] / "figures"):
             print(path)
     for name, one in by_name(found).items():

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from yaml import YAMLError
 
-from fedfeat.commands.reopen import one_sentence, reopen
+from fedfeat.commands.reopen import add_trust, one_sentence, reopen
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import CheckpointError, ConfigError
 from fedfeat.files import atomic_write_text
@@ -63,13 +64,16 @@ def epochs_to_share(accuracies: np.ndarray, share: float) -> int:
     return int(np.flatnonzero(accuracies >= share * accuracies.max())[0])
 
 
-def let_join(run_dir: Path, epochs: int, lr: float | None = None) -> dict[int, Course]:
+def let_join(
+    run_dir: Path, epochs: int, lr: float | None = None, trust: Sequence[str] = ()
+) -> dict[int, Course]:
     """Let every client that a run has left out join it, each from the run's last model.
 
     Args:
         run_dir: Directory of the run.
         epochs: Local epochs.
         lr: Learning rate; None is the run's base learning rate.
+        trust: See `reopen`.
 
     Raises:
         CheckpointError: There is no run, no checkpoint or nobody to join.
@@ -77,7 +81,7 @@ def let_join(run_dir: Path, epochs: int, lr: float | None = None) -> dict[int, C
     """
     from fedfeat.clients.networks import OneNetwork
 
-    experiment, checkpoint = reopen(run_dir)
+    experiment, checkpoint = reopen(run_dir, trust=trust)
     held_out = experiment.info.config["federation"].get("held_out", 0)
     if not held_out:
         raise CheckpointError(f"RUN must leave clients out (federation.held_out), but {run_dir} does not.")
@@ -129,7 +133,7 @@ def labels_of(run_dirs: Sequence[Path]) -> list[str]:
     for path in run_dirs:
         try:
             run = read_run(path)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, AttributeError, YAMLError) as error:
             raise CheckpointError(
                 f"RUN must be the directory of a finished run, but {path} is not: {error}."
             ) from error
@@ -208,6 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--share", type=float, default=SHARE, help="of the best accuracy (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (that of the run)")
     parser.add_argument("--out", type=Path, default=None, help="where to write (figures/ of the first run)")
+    add_trust(parser)
     args = parser.parse_args(arguments)
     with one_sentence("new_client"):
         for name, rule in {
@@ -219,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if value is not None and not rule.holds(value):
                 raise ConfigError.rule(f"--{name}", rule.text, value)
         labels = labels_of(args.runs)
-        learned = (let_join(run, args.epochs, args.lr) for run in args.runs)
+        learned = (let_join(run, args.epochs, args.lr, args.trust) for run in args.runs)
         courses = dict(zip(labels, learned, strict=True))
         paths = write(courses, args.share, args.out or args.runs[0] / "figures")
     header, *body = summary(courses, args.share)

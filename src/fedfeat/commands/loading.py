@@ -1,6 +1,6 @@
 """A run read back from its directory: its configuration, its numbers, and its models, ready to predict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedfeat.clients.turns import become, make_module
 from fedfeat.commands.assembly import build_client, build_data
 from fedfeat.commands.auto_depth import stored_depth
 from fedfeat.commands.networks import build_networks
-from fedfeat.commands.reopen import read_checkpoint, read_config
+from fedfeat.commands.reopen import read_checkpoint, read_config, stored_config
 from fedfeat.config.arguments import check_targets
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import pixel_permutation
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def load(run_dir: str | Path, device: str | torch.device = "cpu") -> "LoadedRun":
+def load(run_dir: str | Path, device: str | torch.device = "cpu", trust: Sequence[str] = ()) -> "LoadedRun":
     """Open the directory of a run, finished or not. Nothing is trained, and the directory stays as it is.
 
     The data set is not needed, for the run directory says what a network has to know of it; but for runs older than
@@ -48,11 +48,14 @@ def load(run_dir: str | Path, device: str | torch.device = "cpu") -> "LoadedRun"
     Args:
         run_dir: Directory of the run.
         device: Where its models are.
+        trust: What the run's configuration may name beside parts of fedfeat, of installed packages with configurations
+            and of torch.optim: packages, modules, or single classes and functions (``docs/security.md``).
 
     Raises:
         CheckpointError: There is no run.
+        ConfigError: Its configuration names something else.
     """
-    return LoadedRun(Path(run_dir), torch.device(device))
+    return LoadedRun(Path(run_dir), torch.device(device), trust)
 
 
 class Model:
@@ -100,11 +103,12 @@ class LoadedRun:
         config: Its resolved configuration.
     """
 
-    def __init__(self, run_dir: Path, device: torch.device) -> None:
+    def __init__(self, run_dir: Path, device: torch.device, trust: Sequence[str] = ()) -> None:
         self.run_dir, self._device = run_dir, device
-        self._cfg, self.config = read_config(run_dir)
-        check_targets(self.config)
-        self._trusted = trusted_packages(self.config)
+        self.config = stored_config(run_dir)
+        self._cfg, accepted = read_config(run_dir, trust)
+        check_targets(accepted)
+        self._trusted = trusted_packages(accepted)
         self._checkpoints = CheckpointFolder(run_dir / "checkpoints", trusted=self._trusted)
 
     @property

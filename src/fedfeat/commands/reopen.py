@@ -1,17 +1,21 @@
 """Runs opened again by commands that look at them; the runs stay as they are."""
 
+import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from fedfeat.commands.assembly import build_experiment
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.rules import check
+from fedfeat.config.trust import check_stored
 from fedfeat.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -24,22 +28,24 @@ _SERIAL = {"_target_": "fedfeat.executors.serial.SerialExecutor", "_partial_": T
 
 
 def reopen(
-    run_dir: Path, round_idx: int | None = None, **groups: dict[str, Any]
+    run_dir: Path, round_idx: int | None = None, trust: Sequence[str] = (), **groups: dict[str, Any]
 ) -> "tuple[Experiment, Checkpoint]":
-    """Build the experiment of a run again, with the serial executor, and load a checkpoint.
+    """Build the experiment of a run again, with the serial executor and no loggers, and load a checkpoint.
 
     Args:
         run_dir: Directory of the run.
         round_idx: Which checkpoint; None is the newest.
+        trust: What its configuration may name beside what everyone's may, see `config.trust`.
         groups: Groups of the configuration to replace, such as ``diagnostics``.
 
     Raises:
         CheckpointError: There is no run or no such checkpoint.
+        ConfigError: The configuration breaks a rule, or names what is not trusted.
     """
     from fedfeat.rounds.site import site_of
     from fedfeat.rounds.tally import Meter
 
-    cfg, config = read_config(run_dir, executor=_SERIAL, **groups)
+    cfg, config = read_config(run_dir, trust, **groups)
     experiment = build_experiment(cfg, config, run_dir)
     experiment.server.setup(site_of(experiment.executor.worker, Meter().spend))
     return experiment, read_checkpoint(experiment.checkpoints, run_dir, round_idx)
@@ -57,28 +63,65 @@ def read_checkpoint(folder: "CheckpointFolder", run_dir: Path, round_idx: int | 
     return checkpoint
 
 
-def read_config(run_dir: Path, **groups: dict[str, Any]) -> tuple[DictConfig, dict[str, Any]]:
-    """Read the configuration of a run, as Hydra's and as plain values.
+def read_config(
+    run_dir: Path, trust: Sequence[str] = (), **groups: dict[str, Any]
+) -> tuple[DictConfig, dict[str, Any]]:
+    """Read the configuration of a run to make parts of it, as Hydra's and as plain values.
 
     Args:
         run_dir: Directory of the run.
+        trust: What it may name beside what everyone's may, see `config.trust`.
         groups: Groups of the configuration to replace.
 
     Raises:
         CheckpointError: There is no run.
-        ConfigError: The configuration breaks a rule.
+        ConfigError: The configuration breaks a rule, or names what is not trusted.
+    """
+    own = {"executor": _SERIAL, "logger": {}} | groups
+    stored = {key: value for key, value in stored_config(run_dir).items() if key not in own}
+    trainer = stored.get("trainer")
+    if isinstance(trainer, dict) and trainer.get("profiler"):
+        # It would write where the run's wrote.
+        stored["trainer"] = trainer | {"profiler": None}
+    check_stored(stored, trust)
+    config = stored | own
+    # Whatever the run was composed of was accepted then.
+    check(config, own_groups=config)
+    return OmegaConf.create(config), config
+
+
+def stored_config(run_dir: Path) -> dict[str, Any]:
+    """Read the configuration of a run as it is stored; nothing in it is resolved or imported.
+
+    Raises:
+        CheckpointError: There is no run, or its configuration cannot be read.
     """
     path = run_dir / "config.yaml"
     if not path.exists():
         raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
-    cfg = OmegaConf.load(path)
-    assert isinstance(cfg, DictConfig)
-    for name, group in groups.items():
-        cfg[name] = group
-    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    # Whatever the run was composed of was accepted then.
-    check(config, own_groups=config)
-    return cfg, config
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise CheckpointError(
+            f"{path} must hold the run's configuration, but it does not: {error}."
+        ) from error
+    if not isinstance(config, dict) or not config:
+        kind = type(config).__name__ if config else "nothing"
+        raise CheckpointError(
+            f"{path} must hold the run's configuration, but it holds {kind} instead of keys."
+        )
+    return cast(dict[str, Any], config)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--trust`` to a command that reopens runs."""
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="package, module, class or function whose code a run directory may name; may be given several times",
+    )
 
 
 @contextmanager

@@ -6,18 +6,21 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors.torch import load, save
 
+from fedfeat.config.trust import targets
 from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_bytes, atomic_write_text
 from fedfeat.params import standalone
 from fedfeat.tree import TRUSTED, flatten, unflatten
 
 _log = logging.getLogger("fedfeat")
+# A method may have parts of these, but its records are not theirs.
+_NO_METHODS = ("hydra", "pytorch_lightning", "torch", "torchvision")
 _NAME = re.compile(r"(\d{6,})\.(json|safetensors)")
 
 
@@ -179,18 +182,10 @@ def trusted_packages(config: Mapping[str, Any]) -> tuple[str, ...]:
     """List the packages whose records a run's checkpoints may hold: ours, and those its method comes from.
 
     Args:
-        config: The configuration that the user has given, resolved.
+        config: The configuration that the user has given, or that `config.trust.check_stored` has accepted, resolved.
     """
-    named = (target.partition(".")[0] for target in _targets(config["algorithm"]))
-    return tuple(dict.fromkeys((*TRUSTED, *named)))
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        yield from [str(node["_target_"])] if "_target_" in node else []
-        node = list(node.values())
-    for child in node if isinstance(node, list) else ():
-        yield from _targets(child)
+    roots = (str(name).partition(".")[0] for _, name in targets(config["algorithm"]))
+    return tuple(dict.fromkeys((*TRUSTED, *(root for root in roots if root not in _NO_METHODS))))
 
 
 def _digest(body: dict[str, Any]) -> str:
