@@ -25,7 +25,9 @@ def atomic_open(path: str | Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        # Of a killed process with the same number, or a link that somebody has put there.
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

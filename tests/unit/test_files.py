@@ -1,6 +1,7 @@
 """A file is the old one or the new one."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,18 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
         file.writelines([b"ne", "w"])
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):
+    other = tmp_path / "other"
+    other.write_text("theirs")
+    with atomic_open(tmp_path / "a") as file:
+        file.write(b"first")
+        temporary = Path(file.name)
+    temporary.symlink_to(other)
+    atomic_write_text(tmp_path / "a", "second")
+    assert (other.read_text(), (tmp_path / "a").read_text()) == ("theirs", "second")
+    assert sorted(os.listdir(tmp_path)) == ["a", "other"]
 
 
 def test_the_name_changes_only_after_the_bytes_are_on_disk(tmp_path, monkeypatch):

@@ -1,15 +1,18 @@
 """A run directory: what stands in it, whether it may be continued, and its summary. Imports nothing heavy."""
 
+import errno
 import fcntl
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
+import stat
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -18,7 +21,7 @@ from fedfeat.files import atomic_write_text
 from fedfeat.runs.text import flatten
 
 # Where a run is stored, shown or executed does not change its numbers, so these do not tell two experiments apart.
-_NEUTRAL = ("paths", "logger", "trace", "resume", "executor", "name", "group", "published")
+_NEUTRAL = ("paths", "logger", "trace", "resume", "objective", "executor", "name", "group", "published")
 _NEUTRAL_WITHIN = {
     "federation": ("checkpoint_every", "ram_budget_mb"),
     **dict.fromkeys(("data", "public"), ("root", "cache_dir", "download")),
@@ -87,9 +90,9 @@ def locked(run_dir: Path) -> Iterator[None]:
     """Hold a run directory, so that two processes never write into one.
 
     Raises:
-        CheckpointError: Another process holds it.
+        CheckpointError: Another process holds it, or its lock is no file of its own.
     """
-    with (run_dir / ".lock").open("w") as file:
+    with _open_lock(run_dir / ".lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -97,6 +100,20 @@ def locked(run_dir: Path) -> Iterator[None]:
                 f"hydra.run.dir must be free, but another process is running in {run_dir}."
             ) from error
         yield
+
+
+def _open_lock(path: Path) -> IO[bytes]:
+    # What somebody else has put in its place is neither followed, nor emptied, nor waited for.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
+    except OSError as error:
+        rule = "be a file that this run may open" if error.errno != errno.ELOOP else "be a file and no link"
+        raise CheckpointError(f"{path} must {rule}, but it is not ({error.strerror}).") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CheckpointError(f"{path} must be a file, but it is of another kind.")
+    return file
 
 
 def write_config(run_dir: Path, config_yaml: str, hydra_files: Mapping[str, str]) -> None:
