@@ -4,6 +4,7 @@ import hashlib
 import io
 import logging
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,12 +118,20 @@ def list_split(root: Path) -> Listing:
         labels += [label] * len(files)
         for entry in sorted(files, key=lambda entry: entry.name):
             with _readable(entry.path, "file"):
-                stat = entry.stat()
+                found = entry.stat()
+            if not stat.S_ISREG(found.st_mode):
+                # Reading a pipe, a socket or a device may never end.
+                raise DataError(f"{entry.path} must be a file, but it is {_kind(found.st_mode)}.")
             names.append(f"{name}/{entry.name}")
             # The change time too: archives often give every file the same modification time.
-            stamp = f"{names[-1]}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ctime_ns}\n"
+            stamp = f"{names[-1]}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_ctime_ns}\n"
             digest.update(stamp.encode(errors="surrogateescape"))
     return Listing(root, tuple(names), np.array(labels, dtype=np.int64), tuple(classes), digest.hexdigest())
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
@@ -154,7 +163,7 @@ def _decoded(
     if path.is_file():
         try:
             # Mapped copy-on-write: processes on one machine share the pages.
-            return np.load(path, mmap_mode="c")
+            return np.load(path, mmap_mode="c", allow_pickle=False)
         except (OSError, ValueError) as error:
             log.warning("%s cannot be read (%s): decoding again.", path, error)
     pixels = _decode(listing, image_size, channels)

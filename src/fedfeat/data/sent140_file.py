@@ -43,7 +43,7 @@ def find_csv(root: Path) -> Path:
     for folder in (root / "sent140", root):
         if (folder / ORIGINAL).is_file():
             return folder / ORIGINAL
-        found = list(folder.glob("*.csv"))
+        found = [path for path in folder.glob("*.csv") if path.is_file()]
         if len(found) == 1:
             return found[0]
     raise DataError(

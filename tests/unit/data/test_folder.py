@@ -1,5 +1,6 @@
 import logging
 import os
+import socket
 
 import numpy as np
 import pytest
@@ -143,6 +144,17 @@ def wide(path):
     Image.fromarray(np.zeros((2, 3), dtype=np.uint16)).save(path)
 
 
+def listen(path):
+    """Put a socket there; a path of its own may be too long for one."""
+    before = os.getcwd()
+    os.chdir(path.parent)
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+    finally:
+        os.chdir(before)
+
+
 BAD = {
     "no root": (
         lambda r: r.rename(r.with_name("gone")),
@@ -175,6 +187,22 @@ BAD = {
     "no file": (
         lambda r: (r / "train/dog/z.png").symlink_to(r / "nowhere.png"),
         r"train/dog/z\.png must be a readable file, but it is not \(No such file",
+    ),
+    "a pipe": (
+        lambda r: os.mkfifo(r / "train/dog/z.png"),
+        r"train/dog/z\.png must be a file, but it is a pipe\.",
+    ),
+    "a link to a device": (
+        lambda r: (r / "test/cat/z.jpg").symlink_to("/dev/zero"),
+        r"test/cat/z\.jpg must be a file, but it is a device\.",
+    ),
+    "a socket": (
+        lambda r: listen(r / "train/dog/z.bmp"),
+        r"train/dog/z\.bmp must be a file, but it is a socket\.",
+    ),
+    "a folder": (
+        lambda r: (r / "train/dog/z.gif").mkdir(),
+        r"train/dog/z\.gif must be a file, but it is a folder\.",
     ),
     "other size": (
         lambda r: write(r / "train/dog/c.png", np.zeros((5, 3, 3))),
