@@ -1,5 +1,6 @@
 """Server halves that share unlabelled inputs X_t with everyone, for a term of weight eta_t in the local objectives."""
 
+import logging
 import math
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,8 @@ from fedfeat.config.conditions import NotNegative, integer
 from fedfeat.errors import ConfigError
 from fedfeat.server import Server
 from fedfeat.types import Setting, Source, Survey
+
+_log = logging.getLogger("fedfeat")
 
 EtaSchedule = Literal["sqrt", "linear", "const", "log"]
 ETA_SCHEDULES = {"sqrt": math.sqrt, "linear": float, "const": lambda t: 1.0, "log": math.log1p}
@@ -38,12 +41,17 @@ class SharedInputsServer(Server):
         self.rad = Survey(rad_source, rad_size, augment=rad_augment, counted=False)
 
     def check(self, model: nn.Module, setting: Setting) -> None:
-        """Refuse a source that is empty."""
+        """Refuse a source that is empty, and warn of one that is tested on."""
         if self.rad.source not in setting.sources:
             rule = "be another where partition.val_fraction is 0"
             if self.rad.source == "public":
                 rule = "be another without a public data set (data@public=...)"
             raise ConfigError.rule("algorithm.server.rad_source", rule, self.rad.source)
+        if self.rad.source == "test_unlabelled":
+            _log.warning(
+                "algorithm.server.rad_source=test_unlabelled trains on inputs of the test set, though without their "
+                "labels: the accuracies of this run are not those on inputs that training has never seen."
+            )
 
     def eta(self, round_idx: int) -> float:
         """Give eta_t."""
