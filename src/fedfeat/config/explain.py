@@ -1,6 +1,8 @@
 """One sentence for any error; what Hydra and OmegaConf say is put into the words of our own refusals."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
@@ -12,6 +14,9 @@ _ASIDES = (
     *("full_key", "object_type", "reference_type"),
     *("Set the environment", "To append", "See https://hydra.cc"),
 )
+# What submitit says of a job without a result, before the job's log; and of one that could not even begin.
+_NO_RESULT = re.compile(r"Job (\S+) \(task: \d+\) with path (.+)_result\.pkl\nhas not .*\(state: (.*)\)")
+_FAILED = re.compile(r"Job \(task=\d+\) failed .*?\n-+\n(.*)\n-+\n.*at paths:\n  - (.+?)\n", re.DOTALL)
 
 
 def explain(error: BaseException) -> str:
@@ -22,6 +27,8 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = error.filename or "The run directory"
         return f"{place} must be usable for this run, but the system says: {error.strerror}."
+    if type(error).__module__.partition(".")[0] == "submitit" and (lost := _of_job(str(error))):
+        return lost
     text = _without_asides(str(error)) or "no message"
     return f"{text.rstrip('.')} ({type(error).__name__}; debug=true shows where)."
 
@@ -61,6 +68,20 @@ def _of_library(error: BaseException) -> ConfigError | None:
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         reason = _without_asides(str(error))
         return ConfigError(f"{error.full_key} must have a value, but it has none: {reason}.")
+    return None
+
+
+def _of_job(text: str) -> str | None:
+    """Say what became of a job on a cluster, and where its log is, which submitit gives whole."""
+    if match := _NO_RESULT.match(text):
+        job, path, state = match.groups()
+        logs = (Path(f"{path}_log.{kind}") for kind in ("err", "out"))
+        log = next((log for log in logs if log.is_file() and log.stat().st_size), None)
+        where = f"its log is {log}" if log else f"it has left no log in {Path(path).parent}"
+        return f"Job {job} must end with a result, but it has ended without one (state: {state}); {where}."
+    if match := _FAILED.match(text):
+        reason = match[1].rstrip().rpartition("\n")[2].rstrip(".")
+        return f"A job must run, but it has failed ({reason}); its log is {match[2]}."
     return None
 
 
