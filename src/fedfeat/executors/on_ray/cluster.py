@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import ray
 from ray._private import ray_constants
+from ray._private import worker as ray_worker
 
 from fedfeat.errors import UserError
 
@@ -22,6 +23,8 @@ _ANNOUNCEMENTS = (signal.SIGUSR1, signal.SIGUSR2)
 
 # Ray's workers otherwise yield to every other process of the machine (nice 15), which on a shared one is a standstill.
 _SYSTEM = {"worker_niceness": 0}
+
+_print = ray_worker.print_to_stdstream
 
 
 class Needs(NamedTuple):
@@ -70,13 +73,16 @@ class Cluster:
             else:
                 self._join(self._address, arguments)
         self._opened.callback(ray.shutdown)
+        self._opened.enter_context(patch.object(ray_worker, "print_to_stdstream", _without_dump))
 
     def _start(self, num_cpus: int, arguments: dict[str, Any]) -> None:
         # Ray's own folder is one for all users of a machine, and its path may be too long for the sockets in it.
         folder = TemporaryDirectory(prefix="fedfeat-ray-", dir="/tmp", ignore_cleanup_errors=True)
         # Where Ray takes itself to be on a machine of its own (its default outside Linux), it listens on loopback only.
         with patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
-            arguments |= {"_temp_dir": self._opened.enter_context(folder), "_system_config": _SYSTEM}
+            # Ray opens its folder to all users of the machine (0777), who could then take the place of its sockets.
+            private = os.path.join(self._opened.enter_context(folder), "ray")
+            arguments |= {"_temp_dir": private, "_system_config": _SYSTEM}
             arguments |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             ray.init(address="local", num_cpus=num_cpus, **arguments)
 
@@ -94,6 +100,26 @@ class Cluster:
                 f"but {address!r} does not: {reason.rstrip('.')}."
             ) from error
 
+    def check(self) -> None:
+        """Refuse to go on without the node of this machine: Ray would end this process after a while, without a word.
+
+        Raises:
+            UserError: The node's process has died.
+        """
+        node = ray_worker.global_worker.node
+        assert node is not None
+        try:
+            with socket.socket(socket.AF_UNIX) as one:
+                one.settimeout(_SECONDS_TO_ANSWER)
+                one.connect(node.raylet_socket_name)
+        except (ConnectionRefusedError, FileNotFoundError) as error:
+            raise UserError(
+                "Ray's process on this machine (raylet) must live as long as the run, but it has died, killed or "
+                "for lack of memory; the same command with the same hydra.run.dir goes on from the last checkpoint."
+            ) from error
+        except OSError:
+            return  # Too busy to answer is not dead.
+
     def room(self, needs: Needs) -> int:
         """Count the workers that all nodes have room for when nothing else runs on them."""
         return sum(needs.fitting(node["Resources"]) for node in ray.nodes() if node["Alive"])
@@ -101,6 +127,12 @@ class Cluster:
     def close(self) -> None:
         """End what `open` has started: a connection, and a cluster only where it is our own."""
         self._opened.close()
+
+
+def _without_dump(data: dict[str, Any], *arguments: Any, **named: Any) -> None:
+    """Print what Ray says of its own processes without the end of their logs, which lie in its folder."""
+    lines = [line.partition(" Last 20 lines of the Raylet logs")[0] for line in data["lines"]]
+    _print(data | {"lines": lines}, *arguments, **named)
 
 
 @contextmanager

@@ -23,6 +23,8 @@ except ModuleNotFoundError as error:
         "executor must be another one where Ray is not installed (uv sync --extra ray installs it), but it is 'ray'."
     ) from error
 
+from ray.exceptions import RayError
+
 from fedfeat.executors.on_ray.actor import WorkerActor
 from fedfeat.executors.on_ray.cluster import Cluster, Needs
 from fedfeat.executors.on_ray.flat import CloudPickler, Flat, pack, unpack
@@ -113,11 +115,16 @@ class RayExecutor(Executor):
         assert self._pool is not None
         size, pack = self._window or 4 * self._pool.size, Packer(_carry, CloudPickler)
         own = Job(job, lambda place: (tasks[place], *shared), costs_of(tasks), size, pack)
-        while not own.done:
-            self._fill(own, self._pool)
-            self._collect(*self._pool.wait())
-            self._fill(own, self._pool)
-            yield from own.results(self._opened)
+        try:
+            while not own.done:
+                self._fill(own, self._pool)
+                self._collect(*self._pool.wait())
+                self._fill(own, self._pool)
+                yield from own.results(self._opened)
+        except (RayError, OSError):
+            # Tensors cannot be put into the store of a node that has died.
+            self._cluster.check()
+            raise
 
     def _pool_of(self, size: int) -> Pool:
         """Put what workers are built of into the object store, and start them."""
@@ -127,7 +134,7 @@ class RayExecutor(Executor):
         needs = self._needs
         # max_restarts: Ray would start a lost one anew by itself, without its first call.
         kind = ray.remote(num_cpus=needs.cpus, num_gpus=needs.gpus, max_restarts=0)(WorkerActor)
-        return Pool(kind, (sys.path, self.worker.trainer, needs.cpus, built_of), size)
+        return Pool(kind, (sys.path, self.worker.trainer, needs.cpus, built_of), size, self._cluster.check)
 
     def _fill(self, job: Job, pool: Pool) -> None:
         while pool.has_idle:

@@ -1,7 +1,7 @@
 """Workers on the nodes of a Ray cluster, of which any that is lost is replaced."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import ray
@@ -14,6 +14,7 @@ _log = logging.getLogger("fedfeat")
 # Workers that may die in a row before they have started.
 _FAILED_STARTS = 3
 _SECONDS_OF_SILENCE = 60.0
+_SECONDS_BETWEEN_LOOKS = 2.0
 
 
 class Lost(NamedTuple):
@@ -29,10 +30,11 @@ class Pool:
         kind: Their class, a remote one.
         arguments: Of the first call of each, ``open``, after which it is ready.
         size: How many.
+        check: Raises an error where there is no cluster any more.
     """
 
-    def __init__(self, kind: Any, arguments: Sequence[Any], size: int) -> None:
-        self._kind, self._arguments, self.size = kind, arguments, size
+    def __init__(self, kind: Any, arguments: Sequence[Any], size: int, check: Callable[[], None]) -> None:
+        self._kind, self._arguments, self.size, self._check = kind, arguments, size, check
         self._idle: list[Any] = []
         self._busy: dict[Any, Any] = {}
         self._starting: set[Any] = set()
@@ -59,20 +61,15 @@ class Pool:
         the one that was lost.
 
         Raises:
-            UserError: Actors die before they are ready, time and again.
+            UserError: Actors die before they are ready, time and again, or the cluster has died.
             Exception: That of a first call: no worker can be built.
         """
-        done: list[Any] = []
-        while not done:
-            done, _ = ray.wait(list(self._busy), num_returns=1, timeout=_SECONDS_OF_SILENCE)
-            if not done and self._starting:
-                waiting = len(self._starting)
-                _log.info("%d of %d workers wait for room in the Ray cluster.", waiting, self.size)
-        (reference,) = done
+        reference = self._first_done()
         actor, found = self._busy.pop(reference), _result(reference)
         started = reference in self._starting
         self._starting.discard(reference)
         if isinstance(found, Lost):
+            self._check()
             self._replace(actor, found, started)
             return reference, found
         self._idle.append(actor)
@@ -87,6 +84,18 @@ class Pool:
         for actor in (*self._idle, *self._busy.values()):
             ray.kill(actor)
         self._idle, self._busy, self._starting = [], {}, set()
+
+    def _first_done(self) -> Any:
+        silent = 0.0
+        while True:
+            done, _ = ray.wait(list(self._busy), num_returns=1, timeout=_SECONDS_BETWEEN_LOOKS)
+            if done:
+                return done[0]
+            self._check()
+            silent += _SECONDS_BETWEEN_LOOKS
+            if self._starting and not silent % _SECONDS_OF_SILENCE:
+                waiting = len(self._starting)
+                _log.info("%d of %d workers wait for room in the Ray cluster.", waiting, self.size)
 
     def _add(self) -> None:
         actor = self._new_actor()
