@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from fedfeat.commands.running import perform
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trace, with_trace
 from fedfeat.config.explain import as_user_error, explain
+from fedfeat.config.objective import objective_of
 from fedfeat.errors import UserError
-from fedfeat.runs.directory import main_accuracy
 
 _log = logging.getLogger("fedfeat")
 # Here and not in `main`, for a job on a cluster begins with `_main`.
@@ -84,9 +84,14 @@ def _one_sentence() -> Iterator[None]:
 
 
 def run(cfg: DictConfig, run_dir: Path) -> float | None:
-    """Run one experiment in ``run_dir``, or go on with it, and give the metric a sweep optimises."""
+    """Run one experiment in ``run_dir``, or go on with it, and give the metric that a sweep optimises."""
     summary = perform(cfg, run_dir)
-    return main_accuracy(summary["final"], cfg.federation.target_metric)
+    found = objective_of(summary["final"], cfg.objective, cfg.federation.target_metric)
+    if found is None:
+        return None
+    if HydraConfig.initialized() and HydraConfig.get().mode is RunMode.MULTIRUN:
+        _log.info("objective: %s is %.6g after the last round", *found)
+    return found[1]
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def stored_config(run_dir: Path) -> dict[str, Any]:
         CheckpointError: There is no run, or its configuration cannot be read.
     """
     path = run_dir / "config.yaml"
-    if not path.exists():
+    if not path.is_file():
         raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
     try:
         config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)

@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from fedfeat.commands.assembly import build_experiment, is_primary
+from fedfeat.config.objective import check_objective
 from fedfeat.config.rules import check, check_complete
 from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_text
@@ -33,6 +34,7 @@ def checked(cfg: DictConfig) -> dict[str, Any]:
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     check_complete(config)
     check(config, _chosen_groups())
+    check_objective(config)
     return config
 
 

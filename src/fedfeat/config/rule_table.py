@@ -59,7 +59,7 @@ _OWNED = {
 
 
 KEYS = (
-    *("name", "group", "seed", "trace", "resume"),
+    *("name", "group", "seed", "trace", "resume", "objective"),
     *("data", "public", "partition", "model", "structure", "pool", "algorithm", "sampler"),
     *("optimizer", "schedule", "trainer", "callbacks", "executor"),
     *("federation", "scenario", "diagnostics", "logger", "paths", "arms", "published"),
@@ -73,6 +73,7 @@ RULES = (
     Rule("group", TEXT),
     Rule("trace", BOOL),
     Rule("resume", one_of("auto", "never")),
+    Rule("objective", TEXT),
     Rule("federation.num_clients", integer(1)),
     Rule("federation.held_out", integer(0)),
     Rule("federation.num_rounds", integer(0)),

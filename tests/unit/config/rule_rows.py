@@ -11,6 +11,8 @@ REFUSED = [
     ("trace", "yes", "true or false"),
     ("resume", "always", "one of auto, never"),
     ("resume", None, "one of auto, never"),
+    ("objective", None, "a non-empty text"),
+    ("objective", "", "a non-empty text"),
     ("federation.num_clients", 0, "an integer of at least 1"),
     ("federation.held_out", -1, "an integer of at least 0"),
     ("federation.held_out", 0.5, "an integer of at least 0"),

@@ -1,0 +1,64 @@
+"""The number that a run gives to Hydra's optimizers: a metric of its last round."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedfeat.errors import ConfigError
+
+AUTO = "auto"
+_OVER_CLIENTS = tuple(f"acc_{ending}" for ending in ("mean", "weighted", "std", "worst", "p10"))
+# Of other families, not all names are known before the run.
+_NAMES = {
+    "val": ("acc", "loss"),
+    "global": ("acc", "loss", *(f"client_{name}" for name in _OVER_CLIENTS)),
+    **dict.fromkeys(("personal", "local_pre_agg", "final_all"), _OVER_CLIENTS),
+}
+_MEASURED = {
+    "val": ("partition", "val_fraction", "above 0"),
+    "local_pre_agg": ("federation", "evaluate_local", "true"),
+    "final_all": ("federation", "final_epochs", "set"),
+}
+
+
+def check_objective(config: Mapping[str, Any]) -> None:
+    """Refuse the name of a metric that a run of this configuration cannot have.
+
+    Raises:
+        ConfigError: No metric is called so, or it is not measured.
+    """
+    name = config["objective"]
+    family, _, rest = name.partition("/")
+    known = _NAMES.get(family, ())
+    if known and rest not in known:
+        raise ConfigError.rule("objective", f"be {AUTO} or one of {_names(family, known)}", name)
+    section, key, value = _MEASURED.get(family, ("", "", ""))
+    if section and not (config.get(section) or {}).get(key):
+        raise ConfigError.rule("objective", f"be measured ({section}.{key} {value} does so)", name)
+
+
+def objective_of(
+    final: Mapping[str, float], objective: str, target_metric: str | None = None
+) -> tuple[str, float] | None:
+    """Give the metric that a run returns, by name and value; None where ``auto`` finds none.
+
+    Args:
+        final: The metrics of the last round.
+        objective: A name, or ``auto``: validation accuracy where there is any, for an optimizer that looks at test data
+            fits them; without it what ``to_target`` goes by, which is test accuracy.
+        target_metric: ``federation.target_metric``.
+
+    Raises:
+        ConfigError: There is no metric of that name.
+    """
+    tested = (target_metric,) if target_metric else ("global/acc", "personal/acc_weighted")
+    for name in ("val/acc", *tested) if objective == AUTO else (objective,):
+        if name in final:
+            return name, final[name]
+    if objective == AUTO:
+        return None
+    rule = f"be {AUTO} or a metric of the last round ({', '.join(sorted(final)) or 'which has none'})"
+    raise ConfigError.rule("objective", rule, objective)
+
+
+def _names(family: str, known: tuple[str, ...]) -> str:
+    return ", ".join(f"{family}/{name}" for name in known)

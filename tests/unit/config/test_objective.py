@@ -1,0 +1,68 @@
+"""Which metric a run gives to Hydra's optimizers."""
+
+import pytest
+
+from fedfeat.config.objective import check_objective, objective_of
+from fedfeat.errors import ConfigError
+
+TESTED = {"global/acc": 0.5, "personal/acc_weighted": 0.6, "comm/up_bytes": 8.0}
+
+
+def test_validation_comes_before_test_and_a_name_before_both():
+    assert objective_of(TESTED | {"val/acc": 0.4}, "auto") == ("val/acc", 0.4)
+    assert objective_of(TESTED | {"val/acc": 0.4}, "auto", "personal/acc_weighted") == ("val/acc", 0.4)
+    assert objective_of(TESTED, "auto") == ("global/acc", 0.5)
+    assert objective_of(TESTED, "auto", "personal/acc_weighted") == ("personal/acc_weighted", 0.6)
+    assert objective_of({"personal/acc_weighted": 0.6}, "auto") == ("personal/acc_weighted", 0.6)
+    assert objective_of(TESTED | {"val/acc": 0.4}, "comm/up_bytes") == ("comm/up_bytes", 8.0)
+    assert objective_of({"val/loss": 1.0}, "auto") is None
+    assert objective_of(TESTED, "auto", "align/agreement") is None
+
+
+def test_a_metric_that_there_is_not_is_refused_with_those_that_there_are():
+    with pytest.raises(ConfigError) as caught:
+        objective_of(TESTED, "align/agreement")
+    assert str(caught.value) == (
+        "objective must be auto or a metric of the last round (comm/up_bytes, global/acc, personal/acc_weighted), "
+        "but it is 'align/agreement'."
+    )
+
+
+def config(objective, val_fraction=0.0, **federation):
+    return {"objective": objective, "partition": {"val_fraction": val_fraction}, "federation": federation}
+
+
+@pytest.mark.parametrize(
+    ("refused", "sentence"),
+    [
+        (config("val/accuracy", 0.1), "be auto or one of val/acc, val/loss, but it is 'val/accuracy'."),
+        (config("val/acc"), "be measured (partition.val_fraction above 0 does so), but it is 'val/acc'."),
+        (
+            config("local_pre_agg/acc_mean", evaluate_local=False),
+            "be measured (federation.evaluate_local true does so), but it is 'local_pre_agg/acc_mean'.",
+        ),
+        (
+            config("final_all/acc_mean", final_epochs=None),
+            "be measured (federation.final_epochs set does so), but it is 'final_all/acc_mean'.",
+        ),
+    ],
+)
+def test_some_are_refused_before_the_run(refused, sentence):
+    with pytest.raises(ConfigError) as caught:
+        check_objective(refused)
+    assert str(caught.value) == f"objective must {sentence}"
+
+
+def test_what_may_come_is_accepted():
+    for name in (
+        "auto",
+        "global/acc",
+        "global/client_acc_worst",
+        "personal/acc_mean",
+        "train/loss",
+        "mine/own",
+    ):
+        check_objective(config(name))
+    check_objective(config("val/acc", 0.1))
+    check_objective(config("final_all/acc_mean", final_epochs=1))
+    check_objective(config("local_pre_agg/acc_p10", evaluate_local=True))
