@@ -216,7 +216,12 @@ def _skeleton(value: Any, path: str, named: dict[str, Tensor]) -> Any:
 def _build(name: str, fields: dict[str, Any], trusted: tuple[str, ...]) -> Any:
     """Import the record class ``module:qualname`` and build one."""
     module, _, qualname = name.partition(":")
-    if not any(module == package or module.startswith(f"{package}.") for package in trusted):
+    parts = module.split(".")
+    # Importing a package's command would run it.
+    if (
+        not any(parts[: len(one)] == one for one in (package.split(".") for package in trusted))
+        or "__main__" in parts
+    ):
         raise CheckpointError(f"The class {name} must come from {' or '.join(trusted)} to be read back.")
     try:
         cls: Any = importlib.import_module(module)

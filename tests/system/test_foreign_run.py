@@ -99,7 +99,8 @@ def test_no_command_runs_what_a_config_names(finished, commands, target, tmp_pat
         for name, command in commands.items():
             code, out, err = command(finished)
             assert (code, out) == (2, "")
-            assert err.startswith(f"{name}: {key}") and err.count("\n") == 1
+            assert err.startswith(f"{name}: {key}")
+            assert err.count("\n") == 1
             assert "in a run directory" in err
         with pytest.raises(ConfigError, match="in a run directory"):
             fedfeat.load(finished)
@@ -161,6 +162,7 @@ def test_a_config_that_is_none_is_refused_in_a_sentence(finished, commands, text
     for name, command in commands.items():
         code, out, err = command(finished)
         assert (code, out) == (2, "")
-        assert err.startswith(f"{name}: ") and err.count("\n") == 1
+        assert err.startswith(f"{name}: ")
+        assert err.count("\n") == 1
     with pytest.raises((CheckpointError, ConfigError)):
         fedfeat.load(finished)

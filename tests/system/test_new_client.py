@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -324,3 +325,21 @@ def test_a_new_client_without_examples_is_refused(run, monkeypatch):
     )
     with pytest.raises(ConfigError, match=sentence):
         new_client.let_join(run("fedavg"), 1)
+
+
+def test_the_example_of_its_page_runs(cli, command, tmp_path):
+    """The first two lines, as they stand there but for what makes runs small, and for where they lie."""
+    text = new_client.__doc__.replace("logs/sweeps/joining", str(tmp_path / "joining"))
+    first, second, _ = [line.split("#")[0] for line in text.splitlines() if line.startswith("    uv run ")]
+    words = shlex.split(first.removeprefix("    uv run fedfeat "))
+    outcome = cli(*words, *FEDERATION)
+    assert outcome.code == 0, outcome.stderr
+    (pattern,) = shlex.split(second.removeprefix("    uv run python scripts/new_client.py "))
+    runs = sorted(
+        path for path in tmp_path.glob(str(pattern).removeprefix(f"{tmp_path}/").rstrip("/")) if path.is_dir()
+    )
+    assert len(runs) == len(METHODS)
+    code, out, err = command(*runs, "--epochs", "1")
+    assert (code, err) == (0, "")
+    assert out.count("| algorithm") == 0
+    assert all(f"| {method} |" in out for method in METHODS)

@@ -191,3 +191,24 @@ def test_a_launcher_that_is_not_installed_is_refused_in_one_sentence(name, monke
     ):
         check_choices(["--multirun", f"hydra/launcher={name}"])
     check_choices(["--multirun", "hydra/launcher=basic"])
+
+
+def test_every_run_says_what_it_gives_to_an_optimizer(sweep, caplog):
+    """Hydra's own sweeper throws it away; another one is given the number that is said."""
+    caplog.set_level("INFO", logger="fedfeat")
+    assert sweep("partition.val_fraction=0,0.2", "federation.num_rounds=1").code == 0
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("objective: ")]
+    assert [re.sub(r"\d\.\d+", "N", one) for one in said] == [
+        "objective: global/acc is N after the last round",
+        "objective: val/acc is N after the last round",
+    ]
+
+
+def test_an_objective_that_is_not_measured_is_refused_with_what_is(sweep, tmp_path):
+    done = sweep("objective=align/agreement", "federation.num_rounds=1", "seed=0")
+    assert done.code == 2
+    assert (
+        "fedfeat: objective must be auto or a metric of the last round (clients/failed, comm/down_bytes, "
+        in done.stderr
+    )
+    assert len(names(tmp_path)) == 1  # nothing of the run is lost: another objective reads its summary

@@ -17,7 +17,7 @@ from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
 from fedfeat.data.transforms import Transform
 from fedfeat.features.kernels import kernel_of
 from fedfeat.models.mlp import mlp
-from fedfeat.types import Survey
+from fedfeat.types import Setting, Survey
 
 # Nobody holds 12 to 19; two clients share example 3, and two test parts 1.
 SOURCES = {"train_pool": range(8), "heldout": range(8, 12), "test_unlabelled": (100, 101, 105)}
@@ -121,3 +121,14 @@ def test_an_answer_has_at_most_as_many_numbers_as_pairs_of_inputs(kernel, sigma_
         representation = model().representation(worker.data.plain(inputs)).double()
     expected = kernel_of(representation, kernel, sigma_factor).centred()
     torch.testing.assert_close(found.matrix().double(), expected.matrix(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", ["train_pool", "test_unlabelled", "public"])
+def test_inputs_of_the_test_set_are_not_trained_on_without_a_word(source, caplog):
+    server = FedHeNNHeteroServer(rad_source=source)
+    server.check(network(), Setting("fedhenn", 1, 2, 2, sources=("train_pool", "test_unlabelled", "public")))
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == (source == "test_unlabelled")
+    assert all(
+        "algorithm.server.rad_source=test_unlabelled trains on inputs of the test set" in one for one in said
+    )

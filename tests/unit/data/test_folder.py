@@ -246,3 +246,17 @@ def test_bad_folders_are_refused_in_one_sentence(case, root, tmp_path):
 def test_bad_options_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         check_targets({"data": {"loader": {"_target_": "fedfeat.data.folder.image_folder", **arguments}}})
+
+
+def test_a_cache_that_holds_objects_is_not_unpickled(root, tmp_path):
+    cache, marker = tmp_path / "cache", tmp_path / "harm"
+    expected = image_folder(root, cache_dir=cache).train.inputs
+
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, (str(marker),)
+
+    for path in cache.glob("images-*.npy"):
+        np.save(path, np.array([Harm()], dtype=object), allow_pickle=True)
+    assert image_folder(root, cache_dir=cache).train.inputs.equal(expected)
+    assert not marker.exists()

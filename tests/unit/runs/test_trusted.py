@@ -56,3 +56,15 @@ def test_records_of_these_packages_alone_come_back():
         CheckpointError, match=rf"^The class {__name__}:State must come from fedfeat or a to be read back"
     ):
         unflatten(skeleton, named, trusted_packages(config(client={"_target_": "a.B"})))
+
+
+def test_a_record_runs_no_command():
+    with pytest.raises(CheckpointError, match=r"fedfeat\.__main__:X must come from fedfeat to be read back"):
+        unflatten({"record": ["fedfeat.__main__:X", []]}, {})
+
+
+def test_libraries_of_a_method_lend_no_records():
+    half = {"_target_": "hydra.utils.get_class", "path": "hers.method.Client"}
+    client = {"_target_": "fedfeat.client.joined", "halves": [half]}
+    server = {"_target_": "theirs.Server", "optimizer": {"_target_": "torch.optim.SGD"}}
+    assert set(trusted_packages(config(client=client, server=server))) == {"fedfeat", "hers", "theirs"}
