@@ -18,6 +18,7 @@ from fedfeat.errors import ConfigError
 GET_CLASS = "hydra.utils.get_class"
 """Gives the class that ``path`` beside it names, the one target whose argument is another target."""
 _NAMED = re.compile(r"\b_target_: *(?:hydra\.utils\.get_class\s+path: *)?([A-Za-z_][\w.]*\.\w+)")
+_OPTIMIZERS = "torch.optim"
 # Groups of which nothing is made where a run is only looked at; a logger may write, or connect, when it is made.
 _NOT_MADE = ("debug", "executor", "hydra", "logger")
 
@@ -67,11 +68,9 @@ def targets(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _is_trusted(name: str, declared: frozenset[str], trust: Sequence[str]) -> bool:
     if name in declared or name in trust:
         return True
-    if name.startswith("torch.optim."):
-        from torch.optim import Optimizer
-
-        found = _object(name, "torch.optim")
-        return isinstance(found, type) and issubclass(found, Optimizer)
+    if name.startswith(f"{_OPTIMIZERS}."):
+        found = _object(name, _OPTIMIZERS)
+        return isinstance(found, type) and issubclass(found, get_object(f"{_OPTIMIZERS}.Optimizer"))
     return any(name.startswith(f"{one}.") and _object(name, one) is not None for one in trust)
 
 
