@@ -118,28 +118,6 @@ def test_a_sweep_is_an_array_and_a_killed_run_goes_on_when_it_is_started_again(c
     assert outcome(victim) == outcome(tmp_path / "run")
 
 
-def test_a_cancelled_job_is_told_in_a_sentence(cluster, root):
-    out = root / "out.txt"
-    before = len(out.read_text()) if out.exists() else 0
-    grid = sweep(*RUN, "algorithm=fedavg", "seed=0", "federation.num_rounds=100000", "group=cancelled")
-    folder = root / "logs" / "sweeps" / "cancelled"
-    process = start(cluster, root, *grid)
-    try:
-        wait_for(lambda: list(folder.glob("*/checkpoints/*.json")), process)
-        (job,) = (path.name for path in (folder / ".submitit").iterdir() if path.is_dir())
-        subprocess.run(["scancel", job], env=cluster.environment, check=True)
-        assert process.wait(PATIENCE) == 1
-    finally:
-        process.kill()
-        process.wait()
-    said = out.read_text()[before:].splitlines()[-1]
-    logs = re.escape(str(folder / ".submitit" / job / f"{job}_0_log."))
-    sentence = (
-        rf"fedfeat: Job {job} must end with a result, but it has ended without one \(state: CANCELLED.*\); "
-    )
-    assert re.fullmatch(rf"{sentence}its log is {logs}(err|out)\.", said)
-
-
 @pytest.fixture(scope="module")
 def preempted(cluster, root):
     """The same run three times: undisturbed, and preempted by a job in ``urgent`` under submitit and under sbatch.
