@@ -12,8 +12,9 @@ from fedfeat.runs.text import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
     from rich.table import Table
+
+    from fedfeat.loggers.round_bar import RoundBar
 
 SHOWN = {
     "global/acc": "acc {:.4f}",
@@ -33,35 +34,32 @@ class ConsoleLogger(RoundLogger):
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console
-        self._progress: Progress | None = None
+        self._bar: RoundBar | None = None
 
     def start(self, run: RunInfo) -> None:
         """Show the bar, at the resumed round."""
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from fedfeat.loggers.round_bar import RoundBar
 
         self._console = self._console or Console()
         self._num_rounds = run.num_rounds
         self._latest: dict[str, float] = {}
         self._started, self._num_logged = time.perf_counter(), 0
         if self._console.is_terminal:
-            columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()
-            more = TextColumn("{task.fields[metrics]}"), TimeRemainingColumn()
-            self._progress = Progress(*columns, *more, console=self._console)
-            done = run.resumed_round or 0
-            self._task = self._progress.add_task(run.name, total=run.num_rounds, completed=done, metrics="")
-            self._progress.start()
+            self._bar = RoundBar(run.num_rounds, run.resumed_round or 0, self._console)
+            self._bar.start()
 
     def log(self, record: RoundRecord) -> None:
         """Advance the bar, or print a line if the round was evaluated."""
         self._latest.update(record.metrics)
         if record.round_idx > 0:
             self._num_logged += 1
-        text = self._describe()
-        if self._progress is not None:
-            self._progress.update(self._task, completed=record.round_idx, metrics=text)
+        parts = self._describe()
+        if self._bar is not None:
+            self._bar.show(record.round_idx, parts)
         elif record.evaluated:
-            self._print(f"round {record.round_idx}/{self._num_rounds}  {text}")
+            self._print("  ".join((f"round {record.round_idx}/{self._num_rounds}", *parts)))
 
     def picture(self, name: str, path: Path) -> None:
         """Say where a picture is."""
@@ -74,11 +72,11 @@ class ConsoleLogger(RoundLogger):
             self._console.print(summary_table(summary))
 
     def close(self, failed: bool = False) -> None:
-        """Remove the bar."""
-        if self._progress is not None:
-            self._progress.stop()
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.stop()
 
-    def _describe(self) -> str:
+    def _describe(self) -> tuple[str, ...]:
         parts = [
             form.format(format_bytes(self._latest[name]) if name.startswith("comm/") else self._latest[name])
             for name, form in SHOWN.items()
@@ -86,7 +84,7 @@ class ConsoleLogger(RoundLogger):
         ]
         if self._num_logged:
             parts.append(f"{(time.perf_counter() - self._started) / self._num_logged:.3g} s/round")
-        return "  ".join(parts)
+        return tuple(parts)
 
     def _print(self, text: str) -> None:
         if self._console is not None:

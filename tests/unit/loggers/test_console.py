@@ -30,12 +30,12 @@ def test_console_with_terminal_moves_a_bar(tmp_path):
     out = console(True)
     logger = ConsoleLogger(out)
     write(logger, tmp_path, [record(3), record(4)], resumed=2, finish=False)
-    logger._progress.refresh()
-    assert "4/4" in out.file.getvalue()
+    logger._bar.refresh()
+    assert "round 4/4" in out.file.getvalue()
     assert "acc 0.4000" in out.file.getvalue()
     logger.finish(SUMMARY)
     logger.close()
-    assert not logger._progress.live.is_started
+    assert not logger._bar.live.is_started
 
 
 def test_summary_table_shows_last_best_and_targets():
