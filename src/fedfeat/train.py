@@ -43,7 +43,7 @@ def main() -> None:
 def _main(cfg: DictConfig) -> float | None:
     job = HydraConfig.get()
     # Inside Hydra's job too: it would print a line of its own for an error that passes through it.
-    with _of_sweep(job.job.override_dirname) if job.mode is RunMode.MULTIRUN else _one_sentence():
+    with _of_sweep(" ".join(job.overrides.task)) if job.mode is RunMode.MULTIRUN else _one_sentence():
         # As they were given: an interpolation in them may lead nowhere.
         check_arm(OmegaConf.to_container(job.overrides.task, resolve=False))  # type: ignore[arg-type]
         return run(cfg, Path(job.runtime.output_dir))

@@ -93,25 +93,28 @@ def test_names_too_long_for_a_file_system_are_cut_and_stay_apart(sweep, tmp_path
     assert all(len(name.encode()) <= 255 for name in names(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ("", "defaults"),
-        ("a=1,b=2", "a=1,b=2"),
-        ("algorithm/client=x", "algorithm/client=x"),
-        ("x" * 255, "x" * 255),
-    ],
-)
-def test_names_that_fit_stay(overrides, expected):
-    assert rundir.directory_name(overrides) == expected
+def test_directories_begin_with_what_was_swept_and_lack_what_fixes_no_number(sweep, tmp_path):
+    added = ("+optimizer.dampening=0,0.1", "seed=0,1", "sweep=seeds", "logger=tensorboard", "executor=serial")
+    assert sweep("federation.num_rounds=1", *added).code == 0
+    constant = (
+        "algorithm=fedavg,data=digits,federation.num_clients=4,federation.num_rounds=1,model.hidden=[8],"
+    )
+    expected = {
+        f"optimizer.dampening={value},seed={seed},{constant}model=mlp,partition=iid,trainer=cpu"
+        for value in ("0", "0.1")
+        for seed in (0, 1)
+    }
+    assert set(names(tmp_path)) == expected
 
 
-def test_long_names_keep_their_beginning_and_differ_at_the_end():
-    one, other = (rundir.directory_name("ä" * 200 + end) for end in "ab")
-    assert one != other
-    assert one[:90] == other[:90] == "ä" * 90
-    assert len(one.encode()) == 180 + 3 + 16
-    assert rundir.directory_name("ä" * 200 + "a") == one
+def test_an_axis_more_leaves_earlier_runs_as_they_are(sweep, tmp_path):
+    assert sweep("federation.num_rounds=1", "seed=0,1", "optimizer.lr=0.1").code == 0
+    before = names(tmp_path)
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("*/*")}
+    assert sweep("federation.num_rounds=1", "seed=1,0", "optimizer.lr=0.1,0.2").code == 0
+    assert len(names(tmp_path)) == 4
+    assert set(before) < set(names(tmp_path))
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
 
 
 @pytest.fixture

@@ -17,12 +17,13 @@ from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs import directory as rundir
 from fedfeat.runs.data_facts import DataFacts
+from fedfeat.runs.sweep_names import directory_name
 
 if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
 
 _log = logging.getLogger("fedfeat")
-OmegaConf.register_new_resolver("directory_name", rundir.directory_name, replace=True)
+OmegaConf.register_new_resolver("directory_name", directory_name, replace=True)
 
 
 def checked(cfg: DictConfig) -> dict[str, Any]:

@@ -27,23 +27,19 @@ _NEUTRAL_WITHIN = {
     **dict.fromkeys(("data", "public"), ("root", "cache_dir", "download")),
     "trainer": ("detect_anomaly", "profiler"),
 }
-_LONGEST_NAME = 255  # bytes, on Linux (NAME_MAX)
-_KEPT_OF_NAME = 180  # still readable in a listing
 _PACKAGES = ("fedfeat", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
-
-
-def directory_name(overrides: str) -> str:
-    """Name of a run in its sweep: Hydra's ``override_dirname``; of one too long for a file, a part and a digest."""
-    if all(len(part.encode()) <= _LONGEST_NAME for part in overrides.split("/")):
-        return overrides or "defaults"
-    start = overrides.encode()[:_KEPT_OF_NAME].decode(errors="ignore")
-    return f"{start}...{hashlib.sha256(overrides.encode()).hexdigest()[:16]}"
 
 
 def experiment_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved configuration that determines the numbers."""
     kept = {key: value for key, value in config.items() if key not in _NEUTRAL}
     return kept | {name: _without(kept[name], keys) for name, keys in _NEUTRAL_WITHIN.items() if name in kept}
+
+
+def fixes_numbers(key: str) -> bool:
+    """Whether what a dotted key is set to can be a part of `experiment_config`."""
+    top, *below = key.split(".")
+    return top not in _NEUTRAL and not (below and below[-1] in _NEUTRAL_WITHIN.get(top, ()))
 
 
 def config_sha256(config: Mapping[str, Any]) -> str:
