@@ -1,5 +1,6 @@
 """Errors that a user can act on: one sentence that names key, rule and value."""
 
+import difflib
 from collections.abc import Iterable
 
 
@@ -11,18 +12,37 @@ class ConfigError(UserError):
     """A configuration that breaks a rule."""
 
     @classmethod
-    def rule(cls, key: str, rule: str, value: object) -> "ConfigError":
-        """Build the sentence ``<key> must <rule>, but it is <value>.``."""
-        return cls(f"{key} must {rule}, but it is {value!r}.")
+    def rule(cls, key: str, rule: str, value: object, known: Iterable[str] = ()) -> "ConfigError":
+        """Build the sentence ``<key> must <rule>, but it is <value>.``; ``known`` are names that may be meant."""
+        return cls(f"{key} must {rule}, but it is {value!r}{did_you_mean(str(value), known)}")
 
     @classmethod
-    def unknown(cls, key: str, known: Iterable[str]) -> "ConfigError":
-        """Build the refusal of a key that nothing reads; ``known`` are the names that may stand in its place."""
+    def unknown(cls, key: str, known: Iterable[str], hint: str = "") -> "ConfigError":
+        """Build the refusal of a key that nothing reads.
+
+        Args:
+            key: The key.
+            known: The names that may stand in its place.
+            hint: Where else the key is known, if it is; instead of a name that may be meant.
+        """
         # `hydra` is a section that Hydra puts beside ours.
-        names = ", ".join(name for name in known if name != "hydra" and not name.startswith("_"))
+        names = [name for name in known if name != "hydra" and not name.startswith("_")]
+        end = f"; {hint}." if hint else did_you_mean(key.rpartition(".")[2], names)
         return cls(
-            f"{key} must be a known key, but there is none of that name; known there: {names or 'none'}."
+            f"{key} must be a known key, but there is none of that name; known there: {', '.join(names) or 'none'}{end}"
         )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Give the end of a sentence: the names that are most like a word, if some are. Folders and case do not count."""
+    names = list(dict.fromkeys(known))
+    short = {name: name.rpartition("/")[2].lower() for name in names}
+    wanted = word.rpartition("/")[2].lower()
+    found = [name for name in names if wanted in (short[name], name.lower())]
+    if not found:
+        close = difflib.get_close_matches(wanted, dict.fromkeys(short.values()), n=2)
+        found = [next(name for name in names if short[name] == one) for one in close]
+    return f"; did you mean {' or '.join(found)}?" if found else "."
 
 
 class DataError(UserError):

@@ -11,6 +11,7 @@ from hydra.utils import get_object
 
 from fedfeat.config.annotations import Parameters, classes_taken, condition, makes_object, parameters, record
 from fedfeat.config.explain import as_user_error
+from fedfeat.config.hints import unknown_key
 from fedfeat.errors import ConfigError
 
 
@@ -45,7 +46,7 @@ def _check_arguments(taken: Parameters, given: Mapping[str, Any], prefix: str) -
         if key not in taken.types:
             if taken.takes_more:
                 continue
-            raise ConfigError.unknown(f"{prefix}{key}", taken.types)
+            raise unknown_key(f"{prefix}{key}", taken.types)
         declared = taken.types[key]
         wanted = condition(declared)
         if wanted is not None and not wanted.holds(value):

@@ -2,24 +2,37 @@
 
 import importlib.util
 from collections.abc import Iterator, Sequence
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep
 
-from fedfeat.config.search_path import CONFIGS, folders, options, options_in, overrides
+from fedfeat.config.search_path import (
+    CONFIGS,
+    folders,
+    has_option,
+    options,
+    options_in,
+    overrides,
+    presets_in,
+)
 from fedfeat.errors import ConfigError
 
 __all__ = ["CONFIGS", "check_choices", "options"]
 
+_MORE = {"model": " (one of torchvision's: model=torchvision model.arch=<name>)"}
+
 
 def check_choices(arguments: Sequence[str]) -> None:
-    """Refuse what cannot be the name of an option: numbers, true, false and null, and in a list unknown names too.
+    """Refuse what is not the name of an option, of those groups whose options are known here.
 
-    Hydra refuses them as well, but says neither for which group nor which value. Other names are left to it.
+    Hydra refuses them as well, but not before the first run of a sweep, and for some it says neither group nor value.
 
     Raises:
         ConfigError: Names the group, its options and the value.
     """
+    if any(word.partition("=")[0] in ("--config-name", "-cn") for word in arguments):
+        return  # A primary configuration of the user's own may name more folders.
     places = folders(arguments)
     for override in overrides(arguments):
         group = override.key_or_group
@@ -27,12 +40,28 @@ def check_choices(arguments: Sequence[str]) -> None:
         if is_slurm and importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
             rule = "be basic where the extra slurm is not installed (uv sync --extra slurm)"
             raise ConfigError.rule(group, rule, override.value())
-        if override.is_delete() or not (known := options_in(places, group)):
+        # Hydra has options of its own in the groups below `hydra`.
+        if override.is_delete() or group.startswith("hydra/") or not options_in(places, group):
             continue
-        for choice, in_list in _choices(override.value()):
-            unknown = in_list and isinstance(choice, str) and "/" not in choice and choice not in known
-            if choice is None or isinstance(choice, int | float) or (unknown and "$" not in choice):
-                raise ConfigError.rule(group, f"be one of {', '.join(known)}", choice)
+        for choice in _choices(override.value()):
+            if not isinstance(choice, str | int | float | None):
+                continue  # Of Hydra's own syntax, as glob(*).
+            if not isinstance(choice, str) or not (
+                choice == "" or "$" in choice or has_option(places, group, choice)
+            ):
+                raise _unknown(places, group, choice)
+
+
+def _unknown(places: Sequence[Traversable], group: str, choice: str | float | None) -> ConfigError:
+    """Refuse a choice with the options of its folder, of the group and of its folders."""
+    known, presets = options_in(places, group), presets_in(places, group)
+    folder = str(choice).rpartition("/")[0]
+    shown = [name for name in presets if folder and name.startswith(f"{folder}/")] or [
+        *known,
+        *dict.fromkeys(f"{name.partition('/')[0]}/..." for name in presets),
+    ]
+    more = _MORE.get(group, "")
+    return ConfigError.rule(group, f"be one of {', '.join(shown)}{more}", choice, [*known, *presets])
 
 
 def check_arm(arguments: Sequence[str]) -> None:
@@ -61,13 +90,10 @@ def shows_trace(arguments: Sequence[str]) -> bool:
     return chosen.get("trace") is True or chosen.get("debug") in options("debug", arguments)
 
 
-def _choices(value: Any, in_list: bool = False) -> Iterator[tuple[Any, bool]]:
-    """Go through the values of a choice, a list of them, or a sweep over either; with each, whether a list holds it."""
-    if isinstance(value, ChoiceSweep):
-        for item in value.list:
+def _choices(value: Any) -> Iterator[Any]:
+    """Go through the values of a choice, a list of them, or a sweep over either."""
+    if isinstance(value, ChoiceSweep | list):
+        for item in value.list if isinstance(value, ChoiceSweep) else value:
             yield from _choices(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _choices(item, in_list=True)
     else:
-        yield value, in_list
+        yield value

@@ -4,9 +4,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from fedfeat.config.hints import unknown_key
+from fedfeat.config.search_path import CONFIGS, options_in
 from fedfeat.errors import ConfigError, UserError
 
 # Lines that Hydra and OmegaConf add for programmers.
@@ -17,6 +19,7 @@ _ASIDES = (
 # What submitit says of a job without a result, before the job's log; and of one that could not even begin.
 _NO_RESULT = re.compile(r"Job (\S+) \(task: \d+\) with path (.+)_result\.pkl\nhas not .*\(state: (.*)\)")
 _FAILED = re.compile(r"Job \(task=\d+\) failed .*?\n-+\n(.*)\n-+\n.*at paths:\n  - (.+?)\n", re.DOTALL)
+_TWICE = re.compile(r"Multiple values for ([^\s.]+)")
 
 
 def explain(error: BaseException) -> str:
@@ -50,21 +53,27 @@ def as_user_error(error: BaseException) -> UserError | None:
 def _of_library(error: BaseException) -> ConfigError | None:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
-        # Hydra gives none for an item of a list, of which `check_choices` refuses those without a folder.
-        known = error.options
+        # Without a group it is the primary configuration, for whose name Hydra gives no options.
+        known = error.options or (() if group else options_in([CONFIGS], ""))
         rule = f"be one of {', '.join(known)}" if known else f"name a file of configs/{group}"
-        return ConfigError.rule(group, rule, option)
+        return ConfigError.rule(group or "--config-name", rule, option, known)
     if isinstance(error, OverrideParseException):
         reason = _without_asides(error.message).removeprefix(f"Error parsing override '{error.override}' ")
         return ConfigError(
             f"{error.override} must be key=value as Hydra's grammar has it, but it is not: {reason}."
+        )
+    if isinstance(error, ConfigCompositionException) and (twice := _TWICE.match(str(error))):
+        group = twice[1]
+        return ConfigError(
+            f"{group} must be chosen once, but it is twice; a group that has an option takes another as {group}=<name>."
         )
     if isinstance(error, MissingMandatoryValue):
         return ConfigError.rule(error.full_key or str(error).rpartition(" ")[2], "be set", "???")
     if isinstance(error, ConfigKeyError | AttributeError) and isinstance(error, OmegaConfBaseException):
         parent = error.parent_node
         known = [str(key) for key in parent] if isinstance(parent, Mapping) else []
-        return ConfigError.unknown(error.full_key or "", known)
+        target = parent.get("_target_") if isinstance(parent, Mapping) else None
+        return unknown_key(error.full_key or "", known, target)
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         reason = _without_asides(str(error))
         return ConfigError(f"{error.full_key} must have a value, but it has none: {reason}.")

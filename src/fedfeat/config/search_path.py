@@ -56,6 +56,27 @@ def options_in(places: Sequence[Traversable], group: str) -> list[str]:
     return sorted(found)
 
 
+def has_option(places: Sequence[Traversable], group: str, option: str) -> bool:
+    """Whether a folder has an option of a group, which may lie in a folder of its own as ``fed2/t1_vgg9``."""
+    parts = f"{group}/{option.removesuffix('.yaml')}.yaml".split("/")
+    return any(folder.joinpath(*parts).is_file() for folder in places)
+
+
+def presets_in(places: Sequence[Traversable], group: str) -> list[str]:
+    """List the options of a group that lie in folders of their own, as ``fed2/t1_vgg9`` of ``experiment``.
+
+    A folder in a group is else a group itself (``algorithm/client``): its files belong into one place each.
+    """
+    found = set[str]()
+    for folder in places:
+        place = folder.joinpath(*group.split("/"))
+        for inner in (one for one in place.iterdir() if one.is_dir()) if place.is_dir() else ():
+            files = [file for file in inner.iterdir() if file.name.endswith(".yaml")]
+            if files and all(file.read_text().startswith("# @package _global_") for file in files):
+                found |= {f"{inner.name}/{Path(file.name).stem}" for file in files}
+    return sorted(found)
+
+
 def folders(words: Sequence[str]) -> list[Traversable]:
     """List the folders that hold groups: ours, those of installed packages and those that a command line names."""
     theirs = (_folder(f"pkg://{package}") for package in installed())
@@ -74,10 +95,10 @@ def overrides(words: Sequence[str]) -> Iterator[Override]:
 
 
 def _named(words: Sequence[str]) -> Iterator[Traversable | None]:
-    """Go through the folders of ``--config-dir`` and ``hydra.searchpath``."""
+    """Go through the folders of ``--config-dir``, ``--config-path`` and ``hydra.searchpath``."""
     for word, following in zip(words, [*words[1:], ""], strict=False):
         name, given, value = word.partition("=")
-        if name in ("--config-dir", "-cd"):
+        if name in ("--config-dir", "-cd", "--config-path", "-cp"):
             yield _folder(value if given else following)
     for override in overrides(words):
         paths = override.value() if override.key_or_group == "hydra.searchpath" else ()

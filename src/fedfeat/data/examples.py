@@ -34,6 +34,11 @@ class Examples:
                     f"{name} must have one entry per input ({len(self.inputs)}), but it has {size}."
                 )
 
+        if len(self.labels) and (self.labels.dtype != torch.int64 or self.labels.ndim != 1):
+            raise DataError(
+                f"labels must be class ids, int64 of the shape (N,), but they are {_kind(self.labels)}."
+            )
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -112,6 +117,10 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
     Args:
         images: uint8 ``(N, C, H, W)``.
     """
+    if images.dtype != torch.uint8 or images.ndim != 4:
+        raise DataError(
+            f"images must be uint8 from 0 to 255 of the shape (N, C, H, W), but they are {_kind(images)}."
+        )
     values = torch.arange(256, dtype=torch.float64) / 255
     means, stds = [], []
     for channel in range(images.shape[1]):
@@ -122,6 +131,10 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
         means.append(mean.item())
         stds.append(std if std > 0 else 1.0)
     return tuple(means), tuple(stds)
+
+
+def _kind(array: Tensor) -> str:
+    return f"{str(array.dtype).removeprefix('torch.')} of the shape {tuple(array.shape)}"
 
 
 def _hash_array(digest: "hashlib._Hash", name: str, array: np.ndarray) -> None:

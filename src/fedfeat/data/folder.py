@@ -192,9 +192,10 @@ def _decode(listing: Listing, image_size: int | None, channels: int | None) -> n
 
 
 def _differs(path: Path, shape: Sequence[int], first: Sequence[int]) -> str:
-    key = "channels" if shape[0] != first[0] else "image_size"
+    differing = {"channels": shape[0] != first[0], "image_size": tuple(shape[1:]) != tuple(first[1:])}
+    keys = " and ".join(f"data.loader.{key}" for key, differs in differing.items() if differs)
     ours, theirs = ("x".join(map(str, size)) for size in (shape, first))
-    return f"{path} must be {theirs} like the first training image, but it is {ours}; set data.loader.{key}."
+    return f"{path} must be {theirs} like the first training image, but it is {ours}; set {keys}."
 
 
 def _open(path: Path) -> Image.Image:

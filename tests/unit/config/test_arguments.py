@@ -223,7 +223,8 @@ def test_a_value_of_the_type_passes(key, value):
         ({"window": {"first": 0}}, "half.window.first must be an integer of at least 1, but it is 0."),
         (
             {"window": {"frist": 1}},
-            "half.window.frist must be a known key, but there is none of that name; known there: first, last.",
+            "half.window.frist must be a known key, but there is none of that name; known there: first, last; "
+            "did you mean first?",
         ),
         (
             {"matching": {"_target_": f"{__name__}.Matching", "gamma": 2}},

@@ -1,5 +1,7 @@
 """Words of the command line that choose an option of a group."""
 
+import re
+
 import pytest
 
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, options, shows_trace, with_trace
@@ -41,7 +43,10 @@ def test_what_is_no_name_is_refused(word, group, value):
         "model=[mlp,'vgg9'],mlp",
         "model={hidden: 3}",  # sets model.hidden
         "model=glob(*)",
-        "model=of_another_folder",
+        "model=${oc.env:MODEL}",
+        "hydra/launcher=of_another_package",
+        "experiment=fed2/t1_vgg9",
+        "experiment=fed2/t1_vgg9.yaml",
         "model=",
         "~model",
         "~model=mlp",
@@ -54,6 +59,34 @@ def test_what_is_no_name_is_refused(word, group, value):
 )
 def test_the_rest_is_left_to_hydra(word):
     check_choices([word])
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("algorithm=FedAvg", "algorithm must be one of .*, fedavg, .* but it is 'FedAvg'; did you mean fedavg?"),
+        ("data=CIFAR10", "data must .*; did you mean cifar10?"),
+        ("data@public=CIFAR100", "data must .*; did you mean cifar100?"),
+        ("model=resnet18", "model must .* (one of torchvision's: model=torchvision model.arch=<name>), but it is "
+         "'resnet18'; did you mean resnet18_gn?"),
+        ("model=mlp,vgg19", "model must .* but it is 'vgg19'; did you mean vgg9?"),
+        ("model=xyz", "model must .* but it is 'xyz'."),
+        ("experiment=fed2/t1_vgg", "experiment must be one of fed2/ablation, .*, fed2/t1_vgg9, .* but it is "
+         "'fed2/t1_vgg'; did you mean fed2/t1_vgg9 or fed2/t1_vgg16?"),
+        ("experiment=t1_vgg9", "experiment must be one of cifar10_10x5, .*, mnist_iid, fed2/..., .* but it is "
+         "'t1_vgg9'; did you mean fed2/t1_vgg9?"),
+        ("sweep=fed2/foo", "sweep must be one of seeds, but it is 'fed2/foo'."),
+        ("logger=[csv,wnadb]", "logger must .* but it is 'wnadb'; did you mean wandb?"),
+    ],
+)  # fmt: skip
+def test_unknown_names_are_refused_beside_the_right_ones(word, sentence):
+    with pytest.raises(ConfigError) as caught:
+        check_choices([word])
+    assert re.fullmatch(re.escape(sentence).replace(r"\.\*", ".*"), str(caught.value)), str(caught.value)
+
+
+def test_options_of_a_primary_configuration_of_one_s_own_are_left_to_hydra():
+    check_choices(["--config-name=mine", "model=mine"])
 
 
 def test_an_arm_and_an_algorithm_are_one_too_many():

@@ -43,6 +43,22 @@ def test_fingerprint_follows_every_part_of_the_data():
         (lambda: make(test_labels=(-1,)), r"tiny must have test labels from 0 to 1, but one is -1\."),
         (lambda: make(test_labels=()), r"tiny must have at least one test example"),
         (lambda: Examples(torch.zeros(3, 1), torch.zeros(2)), r"labels must have one entry per input \(3\)"),
+        (
+            lambda: Examples(torch.zeros(3, 1), torch.zeros(3)),
+            r"labels must be class ids, int64 of .* they are float32 of the shape \(3,\)",
+        ),
+        (
+            lambda: Examples(torch.zeros(3, 1), torch.zeros(3, 1, dtype=torch.int64)),
+            r"labels must be .* int64 of the shape \(3, 1\)",
+        ),
+        (
+            lambda: channel_moments(torch.zeros(3, 1, 4, 4)),
+            r"images must be uint8 from 0 to 255 .*, but they are float32 of the shape \(3, 1, 4, 4\)",
+        ),
+        (
+            lambda: channel_moments(torch.zeros(3, 4, 4, dtype=torch.uint8)),
+            r"images must be .* \(N, C, H, W\), but they are uint8 of the shape \(3, 4, 4\)",
+        ),
         (lambda: make(columns={"writer": np.zeros(3)}), r"writer must have one entry per input \(2\)"),
     ],
 )

@@ -1,0 +1,65 @@
+"""Where a key is known that its section does not have: in other options of the group, or as a further argument."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import yaml
+
+from fedfeat.config.search_path import folders, options_in
+from fedfeat.errors import ConfigError
+
+
+def unknown_key(key: str, known: Iterable[str], target: str | None = None) -> ConfigError:
+    """Build the refusal of a key that is not known where it stands.
+
+    Args:
+        key: The key, dotted.
+        known: The names that are known there.
+        target: What is made of the section that it stands in, and may take arguments that it does not list.
+    """
+    if found := _owners(key, folders(())):
+        group, owners = found
+        return ConfigError.unknown(
+            key, known, f"it is a key of {_listed(f'{group}={one}' for one in owners)}"
+        )
+    refusal = ConfigError.unknown(key, known)
+    if target is None or str(refusal).endswith("?"):
+        return refusal
+    return ConfigError.unknown(key, known, f"further arguments of {target} are given as +{key}=<value>")
+
+
+def _owners(key: str, places: Sequence[Traversable]) -> tuple[str, list[str]] | None:
+    """Give the group that a dotted key belongs to, and those of its options that have the key."""
+    parts = key.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        group = "/".join(parts[:end])
+        if options := options_in(places, group):
+            found = [one for one in options if _has(places, group, one, parts[end:])]
+            return (group, found) if found else None
+    return None
+
+
+def _has(places: Sequence[Traversable], group: str, option: str, below: Sequence[str]) -> bool:
+    """Whether an option, or one that it is based on, has a key; of presets that set keys elsewhere, none has."""
+    for folder in places:
+        file = folder.joinpath(*group.split("/"), f"{option}.yaml")
+        if not file.is_file() or "@package" in (text := file.read_text()):
+            continue
+        node: Any = yaml.safe_load(text)
+        bases = node.get("defaults", ()) if isinstance(node, Mapping) else ()
+        if any(isinstance(one, str) and one != "_self_" and _has(places, group, one, below) for one in bases):
+            return True
+        for name in below:
+            node = node.get(name, _ABSENT) if isinstance(node, Mapping) else _ABSENT
+        if node is not _ABSENT:
+            return True
+    return False
+
+
+def _listed(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+_ABSENT = object()

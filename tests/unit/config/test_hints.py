@@ -1,0 +1,71 @@
+"""Keys that stand where nothing reads them: what is said besides, so that the right one is found."""
+
+import pytest
+from hydra.errors import ConfigCompositionException
+
+from fedfeat.commands.python import composed
+from fedfeat.config.explain import explain
+from fedfeat.config.hints import unknown_key
+from fedfeat.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("partition.alpha=0.3", "; it is a key of partition=dirichlet, partition=dirichlet_uncapped and "
+         "partition=quantity_skew."),  # the second has it from the first
+        ("algorithm.client.mu=0.1", "; it is a key of algorithm/client=fedfusion_fedprox and "
+         "algorithm/client=fedprox."),
+        ("algorithm=fedavg structure.groups=4", "; it is a key of structure=grouped and structure=trimmed."),
+        ("data.loader.signal=1", "; it is a key of data=synthetic."),
+        ("logger=csv logger.wandb.project=p", "; it is a key of logger=all, logger=wandb and logger=wandb_offline."),
+        ("federation.rounds=3", "; did you mean num_rounds?"),
+        ("modle=vgg9", "; did you mean model?"),
+        ("optimizer.nesterov=true", "; further arguments of torch.optim.SGD are given as "
+         "+optimizer.nesterov=<value>."),
+        ("paths.zzz=1", "known there: root, data, logs, cache."),
+    ],
+)  # fmt: skip
+def test_the_sentence_ends_with_where_the_key_is_known(words, end):
+    with pytest.raises(ConfigCompositionException) as caught:
+        composed(words.split())
+    said = explain(caught.value)
+    key, _, rest = said.partition(" must ")
+    assert words.split()[-1].startswith(key)
+    assert rest.startswith("be a known key, but there is none of that name; known there: ")
+    assert said.endswith(end), said
+
+
+def test_a_part_names_the_options_that_have_its_key_too():
+    assert str(unknown_key("schedule.gamma", ["floor"])).endswith(
+        "; it is a key of schedule=exponential and schedule=step."
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("+model=vgg9", "model must be chosen once, but it is twice; a group that has an option takes another as "
+         "model=<name>."),
+    ],
+)  # fmt: skip
+def test_a_second_choice(words, sentence):
+    with pytest.raises(ConfigCompositionException) as caught:
+        composed(words.split())
+    assert explain(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("value", "known", "end"),
+    [
+        ("FedAvg", ["fedavg", "fedavg_restricted"], "; did you mean fedavg?"),
+        ("t1_vgg9", ["fed2/t1_vgg9", "iid"], "; did you mean fed2/t1_vgg9?"),
+        ("xyz", ["fedavg"], "."),
+        (3, ["4"], "."),
+    ],
+)
+def test_what_may_be_meant(value, known, end):
+    assert (
+        str(ConfigError.rule("key", "be a name", value, known))
+        == f"key must be a name, but it is {value!r}{end}"
+    )
