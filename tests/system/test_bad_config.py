@@ -199,6 +199,31 @@ BEFORE_ANY_WORK = [
         "trainer.precision=12-bit",
         r"trainer\.precision must be one of .*, but it is '12-bit'",
     ),
+    (
+        "more classes per client than there are",
+        "partition=n_classes partition.classes_per_client=30",
+        r"partition\.classes_per_client must be between 1 and the 3 classes, but it is 30\.$",
+    ),
+    (
+        "more groups than classes",
+        "algorithm=fed2 structure.groups=11",
+        r"structure\.groups must be between 1 and the 3 classes, but it is 11\.$",
+    ),
+    (
+        "a key of another option",
+        "partition.alpha=0.3",
+        r"partition\.alpha must be a known key, .*; it is a key of partition=dirichlet, .*quantity_skew\.$",
+    ),
+    (
+        "a primary configuration that is not there",
+        "--config-name=foo",
+        r"--config-name must be one of train, but it is 'foo'\.$",
+    ),
+    (
+        "a preset that is not there",
+        "experiment=fed2/t1_vgg",
+        r"experiment must be one of fed2/ablation, .* but it is 'fed2/t1_vgg'; did you mean fed2/t1_vgg9 ",
+    ),
     ("no devices", "trainer.devices=0", r"trainer\.devices must be a number of .*, but it is 0"),
     (
         "threads 0",
@@ -259,6 +284,36 @@ BEFORE_DATA = [
         "text for a number of torch's own",
         "optimizer=adam +optimizer.eps=small",
         r"optimizer\.eps must be a number, but it is 'small'",
+    ),
+    (
+        "an optimizer's own rule",
+        "optimizer.momentum=0 +optimizer.nesterov=true",
+        r"optimizer must be what torch\.optim\.SGD takes, but that says: Nesterov momentum requires",
+    ),
+    (
+        "a callback's own rule",
+        "callbacks=timer callbacks.timer.duration=long",
+        r"callbacks\.timer must be what pytorch_lightning\.\S+ takes, but that says: .* not a valid duration",
+    ),
+    (
+        "size of a hidden layer",
+        "model=mlp model.hidden=0",
+        r"model\.hidden must be a list in which each must be a pos",
+    ),
+    (
+        "no network of torchvision",
+        "model=torchvision model.arch=resnet81",
+        r"model\.arch must be a torchvision model of resnet, .*, but it is 'resnet81'\.$",
+    ),
+    (
+        "shares of a pool",
+        "pool=hetero_cnn pool.shares={A1:2}",
+        r"pool\.shares must add up to 1, but it is \{'A1': 2\}",
+    ),
+    (
+        "two ways to skew",
+        "partition=quantity_skew partition.alpha=1 partition.power=1",
+        r"partition\.alpha must be null exactly when partition\.power is given, but it is 1",
     ),
     (
         "network of a pool",

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedfeat.loggers.console import ConsoleLogger
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,9 +25,12 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_a_run_leaves_what_the_contract_names(cli, small, tmp_path):
+def test_a_run_leaves_what_the_contract_names(cli, small, tmp_path, monkeypatch):
+    said = {}
+    monkeypatch.setattr(ConsoleLogger, "picture", lambda self, name, path: said.update({name: path}))
     assert cli(*small).code == 0
     run = tmp_path / "run"
+    assert said == {name: run / "figures" / f"{name}.png" for name in ("convergence", "split")}
     for name in (
         ".hydra/config.yaml",
         "config.yaml",
@@ -33,6 +38,7 @@ def test_a_run_leaves_what_the_contract_names(cli, small, tmp_path):
         "clients.csv",
         "summary.json",
         "figures/convergence.png",
+        "figures/split.png",
     ):
         assert (run / name).stat().st_size > 0, name
     found = summary(run)

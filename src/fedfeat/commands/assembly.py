@@ -52,11 +52,12 @@ def build_experiment(
     Raises:
         UserError: A part refuses its configuration, or two parts do not fit.
     """
-    from fedfeat.commands.compatibility import check_method
+    from fedfeat.commands.compatibility import check_method, try_parts
     from fedfeat.config.arguments import check_targets
     from fedfeat.models.policy import describe
 
     check_targets(config)
+    try_parts(cfg)
     trainer = _trainer(cfg)
     if data is None:
         data = build_data(cfg, config, trainer.device())
@@ -87,9 +88,10 @@ def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | 
     from fedfeat.data.federated import FederatedData
     from fedfeat.data.partition.split_store import load_or_make
 
-    dataset = hydra.utils.instantiate(cfg.data.loader, _convert_="all")
+    # What they refuse is refused before minutes of decoding.
     transform = hydra.utils.instantiate(cfg.data.transform, _convert_="all")
     scheme = hydra.utils.instantiate(cfg.partition, _convert_="all")
+    dataset = hydra.utils.instantiate(cfg.data.loader, _convert_="all")
     seed, federation, scenario = config["seed"], config["federation"], config["scenario"]
     split = load_or_make(scheme, dataset, federation["num_clients"], seed, Path(config["paths"]["cache"]))
     public = (

@@ -1,5 +1,9 @@
 """Whether the halves of a method fit each other, the course of the rounds, the networks and the data."""
 
+import hydra
+import torch
+from omegaconf import DictConfig
+
 from fedfeat.client import ClientModule
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ConfigError, UserError
@@ -58,3 +62,19 @@ def _check_attendance(server: Server, setting: Setting) -> None:
     if setting.drops_stragglers:
         rule = f"be partial for algorithm={setting.algorithm}, which needs all clients in every round"
         raise ConfigError.rule("scenario.straggler_policy", rule, "drop")
+
+
+def try_parts(cfg: DictConfig) -> None:
+    """Make once what needs no data, so that what constructors refuse is refused before data are read.
+
+    Raises:
+        ConfigError: A part refuses its arguments.
+    """
+    if cfg.pool:
+        hydra.utils.instantiate(cfg.pool, _convert_="all")
+    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in ((1, 1), (1,))]
+    try:
+        hydra.utils.instantiate(cfg.optimizer, _convert_="all")(parameters)
+    except ValueError as error:
+        made = cfg.optimizer["_target_"]
+        raise ConfigError(f"optimizer must be what {made} takes, but that says: {error}") from error

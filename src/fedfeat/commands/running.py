@@ -73,11 +73,14 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
 
 
 def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:
+    from fedfeat.data.partition.picture import draw_split
     from fedfeat.runs.figures import run_figures
     from fedfeat.runs.observed import draw_observed
 
-    run_dir = experiment.info.run_dir
-    for name, path in (run_figures(run_dir, experiment.info.name) | draw_observed(run_dir)).items():
+    run_dir, data = experiment.info.run_dir, experiment.data
+    pictures = run_figures(run_dir, experiment.info.name) | draw_observed(run_dir)
+    pictures |= draw_split(run_dir, data.class_counts, data.dataset.classes)
+    for name, path in pictures.items():
         for logger in experiment.loggers:
             logger.picture(name, path)
     # Written last: its presence says that the run is finished.

@@ -4,7 +4,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+from hydra.errors import (
+    ConfigCompositionException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from fedfeat.config.hints import unknown_key
@@ -19,6 +24,8 @@ _ASIDES = (
 # What submitit says of a job without a result, before the job's log; and of one that could not even begin.
 _NO_RESULT = re.compile(r"Job (\S+) \(task: \d+\) with path (.+)_result\.pkl\nhas not .*\(state: (.*)\)")
 _FAILED = re.compile(r"Job \(task=\d+\) failed .*?\n-+\n(.*)\n-+\n.*at paths:\n  - (.+?)\n", re.DOTALL)
+# Of ours, an error that is no refusal is a mistake in the program.
+_MADE = re.compile(r"Error in call to target '(?!fedfeat\.)([^']+)'.*full_key: (\S+)", re.DOTALL)
 _TWICE = re.compile(r"Multiple values for ([^\s.]+)")
 
 
@@ -74,6 +81,10 @@ def _of_library(error: BaseException) -> ConfigError | None:
         known = [str(key) for key in parent] if isinstance(parent, Mapping) else []
         target = parent.get("_target_") if isinstance(parent, Mapping) else None
         return unknown_key(error.full_key or "", known, target)
+    if isinstance(error, InstantiationException) and (made := _MADE.search(str(error))) and error.__cause__:
+        return ConfigError(
+            f"{made[2]} must be what {made[1]} takes, but that says: {_one_line(str(error.__cause__))}"
+        )
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         reason = _without_asides(str(error))
         return ConfigError(f"{error.full_key} must have a value, but it has none: {reason}.")

@@ -24,7 +24,8 @@ def unknown_key(key: str, known: Iterable[str], target: str | None = None) -> Co
             key, known, f"it is a key of {_listed(f'{group}={one}' for one in owners)}"
         )
     refusal = ConfigError.unknown(key, known)
-    if target is None or str(refusal).endswith("?"):
+    # Sections of our own parts list all that they take.
+    if target is None or target.startswith("fedfeat.") or str(refusal).endswith("?"):
         return refusal
     return ConfigError.unknown(key, known, f"further arguments of {target} are given as +{key}=<value>")
 

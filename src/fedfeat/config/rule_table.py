@@ -110,6 +110,7 @@ RULES = (
     Rule("trainer.limit_train_batches", _BATCHES, optional=True),
     Rule("trainer.accumulate_grad_batches", integer(1)),
     Rule("trainer.num_nodes", integer(1)),
+    Rule("logger.wandb.mode", one_of("online", "offline", "shared", "disabled")),
     *(Rule(f"trainer.{name}", BOOL) for name in _SWITCHES),
     *(
         Rule(f"trainer.{name}", Condition(lambda _: False, f"be left to {owner}"))

@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
+from fedfeat.config.known_classes import broken_by_classes
 from fedfeat.config.rule_table import KEYS, REQUIRED, RULES
 from fedfeat.errors import ConfigError
 
@@ -34,7 +35,7 @@ def check(config: Mapping[str, Any], own_groups: Container[str] = ()) -> None:
             continue
         if not rule.test.holds(value):
             raise ConfigError.rule(rule.key, rule.test.text, value)
-    for key, text, value in _broken_pairs(config):
+    for key, text, value in (*_broken_pairs(config), *broken_by_classes(config)):
         raise ConfigError.rule(key, text, value)
     _check_unread_keys(config, own_groups)
 

@@ -1,10 +1,11 @@
 """Networks of torchvision by name, cut into named blocks with encoder and head."""
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
+from fedfeat.config.conditions import Condition
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import NORM_GROUPS, Size, image_channels, make_norm, named_layers
 from fedfeat.models.grouped_layers import like_conv
@@ -14,10 +15,21 @@ RESNETS = ("resnet", "resnext", "wide_resnet")
 FEATURE_NETS = ("alexnet", "vgg", "mobilenet", "efficientnet")
 
 
+def _is_known(arch: Any) -> bool:
+    import torchvision.models as zoo  # slow to import, and needed by this adapter alone
+
+    return (
+        isinstance(arch, str) and arch.startswith((*RESNETS, *FEATURE_NETS)) and arch in zoo.list_models(zoo)
+    )
+
+
+ARCH = Condition(_is_known, f"be a torchvision model of {', '.join((*RESNETS, *FEATURE_NETS))}")
+
+
 def torchvision_model(
     input_shape: Sequence[int],
     num_classes: int,
-    arch: str = "resnet18",
+    arch: Annotated[str, ARCH] = "resnet18",
     norm: Literal["bn", "gn"] = "bn",
     norm_groups: Size = NORM_GROUPS,
     small_input: bool = False,
@@ -32,11 +44,10 @@ def torchvision_model(
         norm_groups: Groups of ``gn``.
         small_input: For ResNets on small images: first convolution 3x3 with stride 1, no max pool.
     """
-    import torchvision.models as zoo  # slow to import, and needed by this adapter alone
+    import torchvision.models as zoo
 
-    families = (*RESNETS, *FEATURE_NETS)
-    if arch not in zoo.list_models(zoo) or not arch.startswith(families):
-        raise ConfigError.rule("model.arch", f"be a torchvision model of {', '.join(families)}", arch)
+    if not ARCH.holds(arch):
+        raise ConfigError.rule("model.arch", ARCH.text, arch)
     channels = image_channels(arch, input_shape)
     is_resnet = arch.startswith(RESNETS)
     if small_input and not is_resnet:

@@ -49,6 +49,7 @@ REFUSED = [
     ("optimizer.momentum", 1, "in [0, 1)"),
     ("optimizer.weight_decay", -1e-4, "in [0, inf)"),
     ("trainer.accelerator", 1, "a non-empty text"),
+    ("logger.wandb.mode", "foo", "one of online, offline, shared, disabled"),
     ("trainer.devices", 0, "a number of devices"),
     ("trainer.devices", [], "a number of devices"),
     ("trainer.devices", True, "a number of devices"),

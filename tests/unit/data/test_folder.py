@@ -216,6 +216,10 @@ BAD = {
         lambda r: write(r / "train/dog/c.png", np.zeros((2, 3))),
         r"dog/c\.png must be 3x2x3 like the first .* image, but it is 1x2x3; set data\.loader\.channels\.",
     ),
+    "other size and channels": (
+        lambda r: write(r / "train/dog/c.png", np.zeros((5, 3))),
+        r"but it is 1x5x3; set data\.loader\.channels and data\.loader\.image_size\.",
+    ),
     "16 bits": (
         lambda r: wide(r / "train/dog/c.png"),
         r"dog/c\.png must have 8 bits a channel, but its mode is 'I;16'\.",

@@ -38,6 +38,14 @@ def test_console_with_terminal_moves_a_bar(tmp_path):
     assert not logger._bar.live.is_started
 
 
+def test_a_notebook_gets_lines_and_no_bar_that_fills_its_cell(tmp_path):
+    from rich.console import Console
+
+    logger = ConsoleLogger(Console(file=io.StringIO(), force_jupyter=True))
+    write(logger, tmp_path, [], finish=False)
+    assert logger._bar is None
+
+
 def test_summary_table_shows_last_best_and_targets():
     out = console(False)
     out.print(summary_table(SUMMARY))

@@ -2,12 +2,28 @@
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+
+from fedfeat.files import atomic_write_bytes
 
 # Above this many cells numbers in the heat map would touch each other.
 MOST_NUMBERS = 250
 MOST_CLASS_NAMES = 25
+
+
+def draw_split(run_dir: Path, counts: np.ndarray, classes: Sequence[str]) -> dict[str, Path]:
+    """Draw what the clients of a run train on into its directory; give the picture's name and path.
+
+    Args:
+        run_dir: Directory of the run.
+        counts: See `class_picture`.
+        classes: See `class_picture`.
+    """
+    path = run_dir / "figures" / "split.png"
+    atomic_write_bytes(path, class_picture(counts, classes))
+    return {"split": path}
 
 
 def class_picture(counts: np.ndarray, classes: Sequence[str]) -> bytes:
