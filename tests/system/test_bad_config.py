@@ -215,11 +215,6 @@ BEFORE_ANY_WORK = [
         r"partition\.alpha must be a known key, .*; it is a key of partition=dirichlet, .*quantity_skew\.$",
     ),
     (
-        "a primary configuration that is not there",
-        "--config-name=foo",
-        r"--config-name must be one of train, but it is 'foo'\.$",
-    ),
-    (
         "a preset that is not there",
         "experiment=fed2/t1_vgg",
         r"experiment must be one of fed2/ablation, .* but it is 'fed2/t1_vgg'; did you mean fed2/t1_vgg9 ",
@@ -352,6 +347,10 @@ def test_what_needs_no_constructor_imports_no_torch(words, tmp_path):
     shown = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.splitlines()
     assert shown[-1] == "False True"
     assert (shown[-2] == "2") == (words != ["--help"])
+
+
+def test_a_primary_configuration_that_is_not_there(cli):
+    refused(cli("--config-name=foo"), r"--config-name must be one of train, but it is 'foo'\.$")
 
 
 def test_debug_shows_the_stack(cli, small):
