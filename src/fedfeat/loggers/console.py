@@ -22,6 +22,12 @@ SHOWN = {
     "train/loss": "loss {:.4f}",
     "comm/total_bytes": "comm {}",
 }
+# What a run is for comes first in the table of final metrics, what it took comes last.
+_FIRST = (
+    *("global/acc", "global/client_acc", "personal/acc", "local_pre_agg/acc", "final_all/acc", "val/acc"),
+    *("global/", "personal/", "val/", "train/"),
+)
+_LAST = ("clients/", "comm/", "compute/", "time/")
 
 
 class ConsoleLogger(RoundLogger):
@@ -93,15 +99,15 @@ class ConsoleLogger(RoundLogger):
 
 def summary_table(summary: dict[str, Any]) -> Table:
     """Lay out the final metrics beside those of the best round on validation data, if there is one."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     best = summary.get("best_val") or {}
     title = f"{summary.get('algorithm', '')}, {summary.get('num_rounds')} rounds, seed {summary.get('seed')}"
-    table = Table("metric", title=title, title_justify="left")
+    table = Table(Column("metric", overflow="fold"), title=title, title_justify="left")
     shown = {"last": summary.get("final", {})} | ({"best on validation": best} if best else {})
     for heading in shown:
         table.add_column(heading, justify="right")
-    for name in shown["last"]:
+    for name in sorted(shown["last"], key=_place):
         table.add_row(name, *(_cell(name, values.get(name)) for values in shown.values()))
     targets = summary.get("to_target") or {}
     for target, cost in targets.items():
@@ -112,7 +118,15 @@ def summary_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def _place(name: str) -> int:
+    """Give the place of a metric's kind among all kinds; what is of no known kind stands in the middle."""
+    for number, start in enumerate(_FIRST):
+        if name.startswith(start):
+            return number - len(_FIRST)
+    return next((number for number, start in enumerate(_LAST, start=1) if name.startswith(start)), 0)
+
+
 def _cell(name: str, value: Any) -> str:
     if not isinstance(value, int | float):
-        return ""
+        return str(value or "")
     return format_bytes(value) if name.endswith("_bytes") else f"{value:.6g}"

@@ -64,3 +64,30 @@ def test_summary_table_shows_last_best_and_targets():
 )
 def test_format_bytes(count, text):
     assert format_bytes(count) == text
+
+
+def test_the_summary_begins_with_accuracy_and_ends_with_what_it_took():
+    names = [
+        "comm/up_bytes",
+        "time/total_s",
+        "train/loss",
+        "clients/failed",
+        "global/acc",
+        "fusion/lambda_mean",
+    ]
+    names += ["global/loss", "compute/examples", "global/client_acc_mean", "personal/acc_mean", "val/acc"]
+    out = console(False)
+    out.print(summary_table({"final": dict.fromkeys(names, 1.0) | {"global/loss": float("nan")}}))
+    cells = [line.strip("│").split("│") for line in out.file.getvalue().splitlines() if line.startswith("│")]
+    assert [name.strip() for name, _ in cells] == [
+        *(
+            "global/acc",
+            "global/client_acc_mean",
+            "personal/acc_mean",
+            "val/acc",
+            "global/loss",
+            "train/loss",
+        ),
+        *("fusion/lambda_mean", "clients/failed", "comm/up_bytes", "compute/examples", "time/total_s"),
+    ]
+    assert cells[4][1].strip() == "nan"
