@@ -27,7 +27,8 @@ from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import CheckpointError, ConfigError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.figures import LINE_STYLES, PALETTE, save_figure
-from fedfeat.runs.finished import label_settings, read_run
+from fedfeat.runs.finished import read_run
+from fedfeat.runs.labels import label_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,20 +130,15 @@ def labels_of(run_dirs: Sequence[Path]) -> list[str]:
     Raises:
         CheckpointError: A run is not finished.
     """
-    settings = []
+    runs = []
     for path in run_dirs:
         try:
-            run = read_run(path)
+            runs.append(read_run(path))
         except (OSError, ValueError, AttributeError, YAMLError) as error:
             raise CheckpointError(
                 f"RUN must be the directory of a finished run, but {path} is not: {error}."
             ) from error
-        settings.append({**run.setting, "seed": run.summary["seed"]})
-    labels = [label.removeprefix("algorithm.name=") for label in label_settings(settings)]
-    return [
-        label if labels.count(label) == 1 else f"{label} ({number})"
-        for number, label in enumerate(labels, start=1)
-    ]
+    return label_runs(runs)
 
 
 def rows(courses: Courses) -> list[list[str]]:

@@ -31,7 +31,7 @@ from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder, trusted_packag
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.data_facts import DataFacts
 from fedfeat.runs.directory import finished_summary
-from fedfeat.runs.figures import read_metrics
+from fedfeat.runs.metrics_table import read_metrics
 from fedfeat.server import Server
 from fedfeat.types import Networks, Site, Source
 

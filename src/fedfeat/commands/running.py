@@ -74,8 +74,8 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
 
 def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:
     from fedfeat.data.partition.picture import draw_split
-    from fedfeat.runs.figures import run_figures
     from fedfeat.runs.observed import draw_observed
+    from fedfeat.runs.run_figure import run_figures
 
     run_dir, data = experiment.info.run_dir, experiment.data
     pictures = run_figures(run_dir, experiment.info.name) | draw_observed(run_dir)

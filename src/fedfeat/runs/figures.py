@@ -1,17 +1,17 @@
-"""Convergence figures, drawn from metrics.csv alone."""
+"""Figures: curves over rounds or costs, drawn from metrics.csv alone, and what all figures share."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_bytes
+from fedfeat.runs.metrics_table import mean_and_std, not_finite_since
+from fedfeat.runs.quantities import Metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,113 +37,129 @@ AXIS_LABELS = {
 }
 # Units of axes that count, as prefixes of bytes and as words; rounds and seconds are written out.
 PREFIXES = ((1e12, "T", "trillions"), (1e9, "G", "billions"), (1e6, "M", "millions"), (1e3, "k", "thousands"))
-OWN = "own models, own test parts"
-
-
-def read_metrics(path: str | Path) -> pd.DataFrame:
-    """Read a metrics.csv, one row per evaluated round; what is empty or no number is NaN."""
-    import pandas as pd
-
-    return pd.read_csv(path).apply(pd.to_numeric, errors="coerce")
-
-
-def mean_and_std(runs: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:
-    """Average runs round by round, over the rounds that all of them have.
-
-    Args:
-        runs: Metrics of runs of one setting, e.g. over seeds.
-        x: Column of the x-axis.
-        y: Column of the y-axis.
-
-    Returns:
-        Columns ``x`` and ``mean`` of y, and its sample standard deviation ``std``, 0 for a single run.
-    """
-    import pandas as pd
-
-    points = [
-        pd.DataFrame({"x": run.get(x, np.nan), "y": run.get(y, np.nan)}).set_index(run["round"])
-        for run in runs
-    ]
-    by_round = pd.concat(points).replace([np.inf, -np.inf], np.nan).dropna().groupby(level=0)
-    found = pd.DataFrame({"x": by_round.x.mean(), "mean": by_round.y.mean(), "std": by_round.y.std()})
-    return found[by_round.size() == len(runs)].fillna({"std": 0.0})
+MAIN_METRIC = "global/acc,personal/acc_mean"
+"""What a method is judged by: its server's model, or without one (clients alone) the clients' own."""
 
 
 def convergence(
-    curves: Mapping[str, Sequence[pd.DataFrame]], x: str = "round", y: str = "global/acc", title: str = ""
+    curves: Mapping[str, Sequence[pd.DataFrame]],
+    x: str = "round",
+    y: str | Metric = MAIN_METRIC,
+    title: str = "",
+    beside: str | Metric | None = None,
 ) -> Figure:
     """Draw one curve per label, with a band of one standard deviation where a label has several runs.
 
     Args:
         curves: Label to the metrics of its runs.
         x: ``round``, ``comm/total_bytes``, ``compute/examples`` or ``time/total_s``.
-        y: Any column of metrics.csv.
+        y: Column of metrics.csv; of several with commas between them each label is drawn by the first that it has.
         title: Title of the figure.
+        beside: A second quantity like y, on an axis of its own.
+
+    Raises:
+        ConfigError: No run has such columns.
     """
-    averaged = {label: mean_and_std(runs, x, y) for label, runs in curves.items()}
-    if y == "global/acc":
-        # A method without a server model (clients alone) is drawn by what it has, and says so.
-        alone = {label: runs for label, runs in curves.items() if averaged[label].empty}
-        averaged |= {
-            f"{label}: {OWN}": mean_and_std(runs, x, "personal/acc_mean") for label, runs in alone.items()
-        }
-    averaged = {label: points for label, points in averaged.items() if not points.empty}
-    if not averaged:
-        known = sorted({name for runs in curves.values() for run in runs for name in run})
-        raise ConfigError(f"{y} over {x} must be columns that the runs have; they have {', '.join(known)}.")
-    scale, label_x = _axis(x, max(points.x.max() for points in averaged.values()))
-    figure, (axes,) = panels(title=title)
-    for label, points in averaged.items():
-        at, low, high = points.x / scale, points["mean"] - points["std"], points["mean"] + points["std"]
-        (line,) = axes.plot(at, points["mean"], label=label, marker="o" if len(at) == 1 else None)
-        if points["std"].any():
-            axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    bands = any(points["std"].any() for points in averaged.values())
-    axes.set(xlabel=label_x, ylabel=AXIS_LABELS.get(y, y) + (" (mean ± std)" if bands else ""))
-    _integer_rounds(axes, x)
-    legend_below(figure, axes.get_legend_handles_labels()[0])
-    return figure
-
-
-def run_figure(run: pd.DataFrame, title: str = "") -> Figure:
-    """Draw one run: accuracies in the upper panel, training loss in the lower one, over rounds."""
-    figure, (upper, lower) = panels(2, title, (6.4, 6.4))
-    rounds = run["round"]
-    accuracies = {
-        "global/acc": "global model, test set",
-        "global/client_acc_mean": "global model, clients: mean ± std",
-        "personal/acc_mean": "personal models: mean ± std",
+    metrics = [Metric.parse(one) if isinstance(one, str) else one for one in (y, beside) if one is not None]
+    known = {
+        label: {name for run in runs for name in run if _has(run, name)} for label, runs in curves.items()
     }
-    for color, (name, label) in zip(PALETTE, accuracies.items(), strict=False):
-        _curve(upper, rounds, run.get(name), label=label, color=color)
-        spread = run.get(name.replace("_mean", "_std"))
-        if name.endswith("_mean") and name in run and spread is not None:
-            low, high = np.clip(run[name] - spread, 0, 1), np.clip(run[name] + spread, 0, 1)
-            upper.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
-        worst = run.get(name.replace("_mean", "_worst")) if name.endswith("_mean") else None
-        _curve(upper, rounds, worst, label=label.split(":")[0] + ": worst", color=color, linestyle=":")
-    _curve(lower, rounds, run.get("train/loss"), color=PALETTE[0])
-    upper.set(ylabel="accuracy")
-    lower.set(ylabel=AXIS_LABELS["train/loss"], xlabel=AXIS_LABELS["round"])
-    _integer_rounds(lower, "round")
-    if upper.get_legend_handles_labels()[0]:
-        upper.legend(loc="best", fontsize="small")
+    columns = [{label: metric.chosen(known[label]) for label in curves} for metric in metrics]
+    drawn = [
+        {label: mean_and_std(runs, x, chosen[label] or "") for label, runs in curves.items() if chosen[label]}
+        for chosen in columns
+    ]
+    for metric, averaged in zip(metrics, drawn, strict=True):
+        if not averaged or not any(x in run for runs in curves.values() for run in runs):
+            names = ", ".join(sorted(set[str]().union(*known.values())))
+            raise ConfigError(
+                f"{metric.name} over {x} must be columns that the runs have; they have {names}."
+            )
+    scale, label_x = _axis(x, max((p.x.max() for one in drawn for p in one.values() if len(p)), default=0.0))
+    figure, (left,) = panels(title=title)
+    sides = [left, *(left.twinx() for _ in metrics[1:])]
+    for side, (axes, metric, averaged) in enumerate(zip(sides, metrics, drawn, strict=True)):
+        behind = suffixes(columns[side], len(metrics) > 1)
+        for number, (label, runs) in enumerate(curves.items()):
+            if label in averaged:
+                style = line_style(number, len(curves), side)
+                text = label + behind[label] + _divergence(runs, str(columns[side][label]))
+                _plot_mean(axes, averaged[label], scale, {**style, "label": text})
+        bands = any(points["std"].any() for points in averaged.values())
+        axes.set(ylabel=axis_name(metric, columns[side].values()) + (" (mean ± std)" if bands else ""))
+    left.set(xlabel=label_x)
+    _integer_rounds(left, x)
+    same_scale(sides, metrics)
+    legend_below(figure, [handle for axes in sides for handle in axes.get_legend_handles_labels()[0]])
     return figure
 
 
-def run_figures(run_dir: str | Path, title: str = "") -> dict[str, Path]:
-    """Draw the figures of a run directory from its metrics.csv; give their names and paths."""
-    path = Path(run_dir) / "figures" / "convergence.png"
-    save_figure(run_figure(read_metrics(Path(run_dir) / "metrics.csv"), title), path)
-    return {"convergence": path}
+def _has(run: pd.DataFrame, column: str) -> bool:
+    return bool(run[column].notna().any()) or not_finite_since(run, column) is not None
+
+
+def line_style(number: int, total: int, side: int = 0) -> dict[str, Any]:
+    """Give colour, dashes and width of a curve; later curves are thinner, so that equal ones are both seen.
+
+    What is drawn on a second axis (side 1) is dotted.
+    """
+    dashes = LINE_STYLES[number // len(PALETTE) % len(LINE_STYLES)] if side == 0 else (0, (1, 1.2))
+    width = 2.6 - 1.4 * number / max(1, total - 1)
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": dashes, "linewidth": width}
+
+
+def suffixes(chosen: Mapping[str, str | None], always: bool = False) -> dict[str, str]:
+    """Give what stands behind each label: the quantity that it is drawn by, where not all are drawn by one."""
+    differ = len({name for name in chosen.values() if name}) > 1
+    return {label: f": {name}" if differ or always else "" for label, name in chosen.items()}
+
+
+def axis_name(metric: Metric, drawn: Iterable[str | None]) -> str:
+    """Name the axis of a metric: by its own name, or by the quantities that were drawn."""
+    if metric.has_own_name:
+        return metric.name
+    used = set(drawn)
+    names = [AXIS_LABELS.get(name, name) for name in metric.quantities if name in used]
+    return "\nor ".join(names)
+
+
+def same_scale(sides: Sequence[Axes], metrics: Sequence[Metric]) -> None:
+    """Give two axes that both show accuracies one scale, for two scales would show a difference that is none."""
+    if len(sides) == 2 and all("acc" in name for metric in metrics for name in metric.quantities):
+        limits = [axes.get_ylim() for axes in sides]
+        for axes in sides:
+            axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def _plot_mean(axes: Axes, points: pd.DataFrame, scale: float, style: dict[str, Any]) -> None:
+    at, low, high = points.x / scale, points["mean"] - points["std"], points["mean"] + points["std"]
+    (line,) = axes.plot(at, points["mean"], marker="o" if len(at) == 1 else None, **style)
+    if points["std"].any():
+        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def _divergence(runs: Sequence[pd.DataFrame], column: str) -> str:
+    """Say from when on runs have no finite number, for there their curve ends."""
+    since = [first for run in runs if (first := not_finite_since(run, column)) is not None]
+    if not since:
+        return ""
+    share = "" if len(runs) == 1 else f" in {len(since)} of {len(runs)} runs"
+    return f" (nan from round {min(since):g}{share})"
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure as PNG, 150 dots per inch, completely or not at all."""
+    """Write a figure, completely or not at all: as PNG of 150 dots per inch, as PDF or SVG, by the path's ending.
+
+    Equal figures give equal files.
+    """
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(buffer, format="png", dpi=150)
+    kind, buffer = Path(path).suffix.removeprefix("."), io.BytesIO()
+    # Of both forms, the date of writing would be part.
+    dateless = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+    with matplotlib.rc_context({"svg.hashsalt": "fedfeat", "pdf.fonttype": 42}):
+        FigureCanvasAgg(figure).print_figure(buffer, format=kind, dpi=150, metadata=dateless)
     atomic_write_bytes(path, buffer.getvalue())
 
 
@@ -166,19 +182,14 @@ def panels(
 
 def legend_below(figure: Figure, handles: Sequence[Artist], columns: int | None = None) -> None:
     """Put the legend under the axes, where it hides no curve, and make the figure higher by its rows."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     if columns is None:
-        longest = max(len(str(handle.get_label())) for handle in handles)
         columns = max(1, min(len(handles), 90 // (longest + 8)))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
     width, height = figure.get_size_inches()
+    # A label that is longer than the figure is wide would be cut.
+    width = max(width, 0.072 * longest + 0.6)
     figure.set_size_inches(width, height + 0.2 * math.ceil(len(handles) / columns))
-
-
-def _curve(axes: Axes, x: pd.Series, y: pd.Series | None, **style: Any) -> None:
-    """Plot the values that exist, so that a round without one does not break the line."""
-    if y is not None and np.isfinite(y).any():
-        known = np.isfinite(y)
-        axes.plot(x[known], y[known], marker="o" if known.sum() == 1 else None, **style)
 
 
 def _axis(x: str, largest: float) -> tuple[float, str]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedfeat.runs.figures import panels, read_metrics, save_figure
+from fedfeat.runs.figures import panels, save_figure
+from fedfeat.runs.metrics_table import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

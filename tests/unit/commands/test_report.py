@@ -2,15 +2,22 @@
 
 import csv
 import json
-from pathlib import Path
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
-from fedfeat.commands.report import aggregate, main, table
-from fedfeat.runs.finished import Run, find_runs, group_runs, measured_numbers
+from fedfeat.commands.report import main
+from fedfeat.commands.report_figures import along
+from fedfeat.commands.report_rows import aggregate, measure, table
+from fedfeat.runs.finished import find_runs
+from fedfeat.runs.labels import group_runs, name_settings
+from fedfeat.runs.quantities import Metric
+
+ONE_FIGURE = ("--x", "algorithm")
+"""Drawn quickly, for tests of something else."""
 
 
 def make_run(path, seed=0, algorithm="fedavg", acc=0.5, reached=3, published=None, finished=True, **config):
@@ -41,42 +48,25 @@ def make_run(path, seed=0, algorithm="fedavg", acc=0.5, reached=3, published=Non
     return path
 
 
-def labels(folder):
-    return {
-        label: [run.summary["seed"] for run in group]
-        for label, group in group_runs(find_runs([folder])[0]).items()
-    }
+METRIC = [Metric.parse("global/acc")]
 
 
-def test_runs_that_differ_only_in_the_seed_are_one_setting(tmp_path):
-    for seed in (2, 0, 1):
-        make_run(tmp_path / f"a{seed}", seed)
-        make_run(tmp_path / f"b{seed}", seed, "fedprox")
-    assert labels(tmp_path) == {"fedavg": [0, 1, 2], "fedprox": [0, 1, 2]}
-
-
-def test_a_fixed_inner_seed_is_no_part_of_the_seed(tmp_path):
-    """partition.seed is 1 in both runs, hence one setting, although the second run's seed happens to be 1."""
-    for seed in (0, 1):
-        make_run(tmp_path / str(seed), seed, partition={"seed": 1})
-    assert labels(tmp_path) == {"fedavg": [0, 1]}
-
-
-def test_two_inner_seeds_are_two_settings(tmp_path):
-    make_run(tmp_path / "a", 0, partition={"seed": 7})
-    make_run(tmp_path / "b", 0, partition={"seed": 8})
-    assert labels(tmp_path) == {"partition.seed=7": [0], "partition.seed=8": [0]}
+def read(folder):
+    """Groups, as a report has them, and their rows."""
+    settings = group_runs(find_runs([folder])[0])
+    naming = name_settings(settings)
+    groups = {naming.label(setting): setting.runs for setting in settings}
+    return groups, aggregate(groups, measure(groups, METRIC))
 
 
 def test_aggregate_is_mean_and_sample_std_with_published(tmp_path):
     """Accuracies 0.4, 0.5, 0.9: mean 0.6, deviation sqrt((0.04 + 0.01 + 0.09) / 2); two runs reach 0.3."""
     for seed, (acc, reached) in enumerate([(0.4, 2), (0.5, None), (0.9, 4)]):
         make_run(tmp_path / str(seed), seed, acc=acc, reached=reached, published={"global/acc": 0.65})
-    groups = group_runs(find_runs([tmp_path])[0])
-    rows = aggregate(groups)
+    groups, rows = read(tmp_path)
     assert rows.loc["fedavg", "global/acc"].tolist() == pytest.approx([0.6, 0.07**0.5, 3, 0.65, -0.05])
     assert rows.loc["fedavg", "to_target/0.3/rounds"].tolist()[:3] == pytest.approx([3, 2**0.5, 2])
-    lines = table(groups, rows, "global/acc").loc[0]
+    lines = table(groups, rows, METRIC).loc[0]
     assert lines["global/acc"] == "0.6 ± 0.2646 (published 0.65)"
     assert lines["to_target/0.3/rounds"] == "3 ± 1.414 (2/3 runs)"
 
@@ -91,9 +81,12 @@ def test_report_writes_tables_and_curves(tmp_path, capsys):
     assert {path.name for path in out.iterdir()} == {
         "report.csv",
         "report.md",
-        "curves_round.png",
-        "curves_bytes.png",
-        "curves_examples.png",
+        "report.tex",
+        *(
+            f"curves_{axis}.{form}"
+            for axis in ("round", "bytes", "examples")
+            for form in ("png", "pdf", "svg")
+        ),
     }
     with open(out / "report.csv", newline="") as file:
         rows = {(row["setting"], row["quantity"]): row for row in csv.DictReader(file)}
@@ -124,7 +117,7 @@ def test_the_printed_table_cuts_nothing(tmp_path, capsys, monkeypatch):
         summary = json.loads((path / "summary.json").read_text())
         summary["final"] |= {"global/client_acc_mean": 0.5, "global/client_acc_worst": 0.25}
         (path / "summary.json").write_text(json.dumps(summary))
-    main([str(tmp_path), "--out", str(tmp_path / "out")])
+    main([str(tmp_path), *ONE_FIGURE, "--out", str(tmp_path / "out")])
     shown = capsys.readouterr().out
     assert "…" not in shown
     column = "".join(line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│"))
@@ -148,7 +141,7 @@ def test_the_table_shows_the_highest_target_that_most_settings_reach():
         for target in targets
         for cost in ("rounds", "bytes", "seconds")
     ]
-    lines = table({"a": [None], "b": [None]}, aggregated(rows), "global/acc")
+    lines = table({"a": [None], "b": [None]}, aggregated(rows), METRIC)
     assert list(lines) == ["setting", "runs", "global/acc", "to_target/0.8/rounds", "to_target/0.8/bytes"]
     assert lines.to_numpy().tolist() == [["a", "1", "0.9", "1", "1 B"], ["b", "1", "-", "1", "1 B"]]
 
@@ -159,44 +152,24 @@ def test_a_published_target_that_no_run_reached_stays_in_the_report(tmp_path):
     for seed in (0, 1):
         make_run(tmp_path / "in" / f"a{seed}", seed, "a", reached=3 + seed, published=published)
         make_run(tmp_path / "in" / f"b{seed}", seed, "b", reached=None, published=published)
-    groups = group_runs(find_runs([tmp_path / "in"])[0])
-    rows = aggregate(groups)
+    _, rows = read(tmp_path / "in")
     assert rows.loc["a", "to_target/0.3/rounds"].tolist() == [3.5, 0.5**0.5, 2, 5, -1.5]
     missed = rows.loc["b", "to_target/0.3/rounds"]
     assert (missed.num_runs, missed.published) == (0, 7)
     assert missed[["mean", "std", "difference"]].isna().all()
     assert ("b", "to_target/0.3/bytes") not in rows.index
-    main([str(tmp_path / "in"), "--out", str(tmp_path / "out")])
+    main([str(tmp_path / "in"), *ONE_FIGURE, "--out", str(tmp_path / "out")])
     text = (tmp_path / "out" / "report.md").read_text()
     assert "3.5 ± 0.7071 (published 5)" in text
     assert "| - (published 7) (0/2 runs) |" in text
-    assert "b,to_target/0.3/rounds,,,0,7," in (tmp_path / "out" / "report.csv").read_text()
+    assert "b,b,to_target/0.3/rounds,,,0,7," in (tmp_path / "out" / "report.csv").read_text()
 
 
 def test_no_target_is_shown_that_a_paper_alone_reached():
     rows = [("a", "to_target/0.5/rounds", 3, 1, np.nan), ("a", "to_target/0.9/rounds", np.nan, 0, 40)]
-    lines = table({"a": [None]}, aggregated(rows), "global/acc")
+    lines = table({"a": [None]}, aggregated(rows), METRIC)
     assert list(lines) == ["setting", "runs", "to_target/0.9/rounds", "to_target/0.5/rounds"]
     assert lines.to_numpy().tolist() == [["a", "1", "- (published 40) (0/1 runs)", "3"]]
-
-
-@pytest.mark.parametrize(
-    ("column", "expected"),
-    [
-        ([0.0, 9.0, *range(10)], 4.5),
-        (range(9), None),
-        ([np.nan, *range(9)], None),
-        ([np.nan, *range(10)], 4.5),
-        (None, None),
-    ],
-)
-def test_accuracy_at_convergence_is_the_mean_of_the_last_ten_rounds(column, expected):
-    metrics = pd.DataFrame({} if column is None else {"local/acc": np.array(column, dtype=np.float64)})
-    summary = {"final": {"local/acc": 0.5}, "to_target": {"0.9": None, "0.3": {"rounds": 4}}}
-    run = Run(Path("r"), summary, {}, {"last10/local/acc": 0.7, "local/acc": 0.7}, metrics)
-    measured = measured_numbers(run)
-    assert measured.pop("last10/local/acc", None) == expected
-    assert measured == {"local/acc": 0.5, "to_target/0.9": None, "to_target/0.3/rounds": 4}
 
 
 def test_x_chooses_the_curves(tmp_path):
@@ -210,21 +183,192 @@ def test_repeated_and_unreadable_runs_are_named_and_skipped(tmp_path):
     make_run(tmp_path / "b")
     (make_run(tmp_path / "c", 1) / "summary.json").write_text("[1")
     (make_run(tmp_path / "d", 2) / "summary.json").write_text("{}")
+    (make_run(tmp_path / "d2", 3) / "metrics.csv").write_bytes(b"\xff\xfe")
     (tmp_path / "e").mkdir()
     runs, skipped = find_runs([tmp_path, tmp_path / "a", tmp_path / "e"])
     assert [run.path.name for run in runs] == ["a"]
-    assert skipped[0].endswith(f"b: skipped, same setting and seed as {tmp_path / 'a'}.")
-    assert "c: skipped, unreadable (" in skipped[1]
-    assert skipped[2].endswith("d: skipped, unreadable (summary.json must hold seed and final).")
+    assert "c: skipped, unreadable (" in skipped[0]
+    assert skipped[1].endswith("d: skipped, unreadable (summary.json must hold seed and final).")
+    assert "d2: skipped, unreadable (" in skipped[2]
     assert skipped[3].endswith("e: skipped, no run in it.")
-    assert len(skipped) == 4
+    assert skipped[4].endswith(f"b: skipped, same setting and seed as {tmp_path / 'a'}.")
+    assert len(skipped) == 5
 
 
-def test_no_run_and_an_unknown_metric_are_one_sentence(tmp_path, capsys):
+def test_what_the_directory_says_beside_the_configuration(tmp_path):
+    """Hydra's record, the words of the command line, the data; an older directory has the data of the others."""
+    for name, seed in (("a", 0), ("b", 1)):
+        make_run(tmp_path / name, seed, data={"name": "pictures", "root": "/photos/cats"})
+    (tmp_path / "a" / ".hydra").mkdir()
+    record = {"hydra": {"runtime": {"choices": {"data": "image_folder", "debug": None}}}}
+    (tmp_path / "a" / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(record))
+    words = ["+x.y=1", "partition.alpha=0.5", "algorithm=fedavg"]
+    (tmp_path / "a" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
+    (tmp_path / "a" / "data.json").write_text(
+        json.dumps({"input_shape": [1, 8, 8], "classes": ["cat"], "mean": 0})
+    )
+    first, second = find_runs([tmp_path])[0]
+    assert first.choices == {"data": "image_folder"}
+    assert first.written == {"x.y", "partition.alpha", "algorithm"}
+    assert first.data == '[[1, 8, 8], ["cat"]]'
+    assert first.data_root == "/photos/cats"
+    assert (second.choices, second.written, second.data) == ({}, frozenset(), first.data)
+
+
+def refused(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
-        main([str(tmp_path), "--out", str(tmp_path / "out")])
-    assert "DIR must hold at least one finished run, but there is none in" in capsys.readouterr().err
-    make_run(tmp_path / "a")
+        main(arguments)
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_no_run_and_names_of_nothing_are_one_sentence(tmp_path, capsys):
+    out = ["--out", str(tmp_path / "out")]
+    assert "DIR must hold at least one finished run, but there is none in" in capsys_last(
+        tmp_path, out, capsys
+    )
+    make_run(tmp_path / "in" / "a", structure={"depth": 2})
+    start = [str(tmp_path / "in"), *out]
+    assert refused([*start, "--metric", "global/ac"], capsys) == (
+        "--metric must name something that the runs have, but it is 'global/ac' (did you mean global/acc?)."
+    )
+    assert refused([*start, "--x", "structure.dept"], capsys) == (
+        "--x must be round, bytes, examples, seconds, a key or a group of the runs' configurations, but it is "
+        "'structure.dept' (did you mean structure.depth?)."
+    )
+    assert "'depth' (did you mean structure.depth?)" in refused([*start, "--x", "depth"], capsys)
+    assert "column of metrics.csv over round" in refused(
+        [*start, "--x", "round", "--metric", "last2/global/acc"], capsys
+    )
+    assert (
+        refused([*start, "--share-of-best", "2"], capsys)
+        == "--share-of-best must lie in (0, 1], but it is 2.0."
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def capsys_last(folder, out, capsys):
     with pytest.raises(SystemExit, match="2"):
-        main([str(tmp_path), "--metric", "nope", "--out", str(tmp_path / "out")])
-    assert "nope over round must be columns that the runs have" in capsys.readouterr().err
+        main([str(folder), *out])
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_sweep_over_a_key_and_an_arm_without_it(tmp_path, capsys):
+    """Two depths of fed2 with two seeds each, and fedavg, which has no depth: one figure, one CSV column."""
+    for depth in (2, 10):
+        for seed in (0, 1):
+            place = tmp_path / "in" / f"{depth}-{seed}"
+            make_run(place, seed, "fed2", acc=0.5 + 0.1 * seed + depth / 100, structure={"depth": depth})
+    make_run(tmp_path / "in" / "fedavg", 0, acc=0.4)
+    out = tmp_path / "out"
+    main([str(tmp_path / "in"), "--x", "structure.depth", "--share-of-best", "0.5", "--out", str(out)])
+    assert {path.name for path in out.glob("over*")} == {
+        f"over_structure.depth.{form}" for form in ("png", "pdf", "svg")
+    }
+    with open(out / "report.csv", newline="") as file:
+        rows = {(row["setting"], row["quantity"]): row for row in csv.DictReader(file)}
+    row = rows["fed2, structure.depth=10", "global/acc"]
+    assert (row["algorithm"], row["structure.depth"], float(row["mean"])) == (
+        "fed2",
+        "10",
+        pytest.approx(0.65),
+    )
+    assert rows["fedavg", "global/acc"]["structure.depth"] == ""
+    assert rows["fedavg", "global/acc"]["std"] == ""
+    # The curve is linear over rounds 0 to 4, so half of its end is there in round 2, after 2000 bytes and 40 examples.
+    found = [rows["fedavg", f"to_own_best/0.5/{cost}"]["mean"] for cost in ("rounds", "bytes", "examples")]
+    assert found == ["2", "2000", "40"]
+    shown = capsys.readouterr().out
+    assert "0.5 of the maximum over a run's evaluated" in " ".join(shown.split())
+    order = [
+        line.split("|")[1].strip() for line in (out / "report.md").read_text().splitlines() if "| fed" in line
+    ]
+    assert order == ["fed2, structure.depth=2", "fed2, structure.depth=10", "fedavg"]
+
+
+def test_what_a_key_implies_makes_no_curves_of_its_own(tmp_path):
+    """Local epochs and rounds are swept together, so that the work is the same: one curve, which names the rounds."""
+    for epochs, rounds in ((1, 40), (20, 2)):
+        make_run(tmp_path / str(epochs), federation={"local_epochs": epochs, "num_rounds": rounds})
+        (tmp_path / str(epochs) / ".hydra").mkdir()
+        words = [f"federation.local_epochs={epochs}", f"federation.num_rounds={rounds}"]
+        (tmp_path / str(epochs) / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
+    make_run(tmp_path / "p", algorithm="fedprox", federation={"local_epochs": 1, "num_rounds": 40})
+    settings = group_runs(find_runs([tmp_path])[0])
+    naming = name_settings(settings)
+    named = {naming.label(setting): setting for setting in settings}
+    numbers = measure({label: setting.runs for label, setting in named.items()}, METRIC)
+    found = along("federation.local_epochs", named, naming, METRIC[0], numbers)
+    assert {name: sorted(curve) for name, curve in found.curves.items()} == {
+        "fedavg (federation.num_rounds 40, 2)": [1, 20],
+        "fedprox (federation.num_rounds=40)": [1],
+    }
+
+
+def test_a_metric_per_arm(tmp_path, capsys):
+    """The first that an arm has, under a name; over the algorithm the bars say which is which."""
+    make_run(tmp_path / "in" / "a", acc=0.4)
+    place = make_run(tmp_path / "in" / "b", algorithm="fedhenn", acc=0.3)
+    summary = json.loads((place / "summary.json").read_text())
+    summary["final"]["personal/acc_mean"] = 0.8
+    (place / "summary.json").write_text(json.dumps(summary))
+    out = tmp_path / "out"
+    main(
+        [
+            str(tmp_path / "in"),
+            "--metric",
+            "best=personal/acc_mean,global/acc",
+            "--x",
+            "algorithm",
+            "--out",
+            str(out),
+        ]
+    )
+    assert "best: personal/acc_mean of fedhenn; global/acc of fedavg." in capsys.readouterr().out
+    with open(out / "report.csv", newline="") as file:
+        rows = {(row["setting"], row["quantity"]): float(row["mean"]) for row in csv.DictReader(file)}
+    assert (rows["fedavg", "best"], rows["fedhenn", "best"]) == (0.4, 0.8)
+    assert "global/acc at fedavg; personal/acc_mean at fedhenn" in svg_text(out / "over_algorithm.svg")
+
+
+def svg_text(path):
+    """Matplotlib writes a text as shapes, under a comment that holds it."""
+    return " ".join(re.findall(r"<!-- (.*?) -->", path.read_text()))
+
+
+def test_a_run_that_has_diverged_is_nan_in_every_table(tmp_path, capsys):
+    """One of two seeds: no mean is made of the other alone."""
+    make_run(tmp_path / "in" / "a", 0)
+    place = make_run(tmp_path / "in" / "b", 1, acc=float("nan"), reached=None)
+    assert "nan" in (place / "metrics.csv").read_text()
+    out = tmp_path / "out"
+    main([str(tmp_path / "in"), "--x", "round", "--out", str(out)])
+    with open(out / "report.csv", newline="") as file:
+        row = next(row for row in csv.DictReader(file) if row["quantity"] == "global/acc")
+    assert (row["mean"], row["std"], row["num_runs"]) == ("nan", "nan", "2")
+    assert "| fedavg | 2 | nan |" in (out / "report.md").read_text()
+    assert "fedavg & 2 & nan &" in (out / "report.tex").read_text()
+    assert "(nan from round 0 in 1 of 2 runs)" in svg_text(out / "curves_round.svg")
+    assert "nan: a run has diverged" in capsys.readouterr().out
+
+
+def test_different_data_in_one_table_are_said_above_it(tmp_path, capsys):
+    make_run(tmp_path / "in" / "a", data={"name": "digits"})
+    make_run(tmp_path / "in" / "b", data={"name": "mnist"})
+    main([str(tmp_path / "in"), *ONE_FIGURE, "--out", str(tmp_path / "out")])
+    sentence = "Warning: these runs are on different data sets: digits, mnist."
+    assert capsys.readouterr().out.startswith(sentence)
+    assert (tmp_path / "out" / "report.md").read_text().startswith(f"**{sentence}**\n\n| setting |")
+    assert f"% {sentence}" in (tmp_path / "out" / "report.tex").read_text()
+
+
+def test_two_metrics_share_a_figure_and_three_have_one_each(tmp_path):
+    make_run(tmp_path / "in" / "a")
+    three = ["global/acc", "compute/examples", "last2/global/acc"]
+    for metrics in (three[:2], three):
+        asked = [word for metric in metrics for word in ("--metric", metric)]
+        main([str(tmp_path / "in"), "--x", "algorithm", *asked, "--out", str(tmp_path / str(len(metrics)))])
+    assert [path.name for path in (tmp_path / "2").glob("*.png")] == ["over_algorithm.png"]
+    assert sorted(path.name for path in (tmp_path / "3").glob("*.png")) == [
+        f"over_algorithm_{name}.png" for name in ("compute_examples", "global_acc", "last2_global_acc")
+    ]

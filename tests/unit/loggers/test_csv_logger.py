@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedfeat.loggers import csv_logger
 from fedfeat.loggers.csv_logger import CLIENT_COLUMNS, CsvLogger
-from fedfeat.runs.figures import read_metrics
+from fedfeat.runs.metrics_table import read_metrics
 
 
 def test_csv_holds_evaluated_rounds_and_their_clients(tmp_path):

@@ -8,12 +8,10 @@ from fedfeat.errors import ConfigError
 from fedfeat.runs.figures import (
     PALETTE,
     convergence,
-    mean_and_std,
-    read_metrics,
-    run_figure,
-    run_figures,
     save_figure,
 )
+from fedfeat.runs.metrics_table import read_metrics
+from fedfeat.runs.run_figure import run_figure, run_figures
 
 
 def columns(acc, rounds=None, step=1_000_000, **more):
@@ -21,31 +19,6 @@ def columns(acc, rounds=None, step=1_000_000, **more):
     rounds = np.arange(len(acc), dtype=float) if rounds is None else np.array(rounds, dtype=float)
     extra = {name: np.array(values, dtype=float) for name, values in more.items()}
     return pd.DataFrame({"round": rounds, "global/acc": acc, "comm/total_bytes": rounds * step, **extra})
-
-
-def test_read_metrics_turns_what_is_empty_into_nan(tmp_path):
-    path = tmp_path / "metrics.csv"
-    path.write_text("round,cohort_size,a,b\n0,3,,x\n5,3,0.25,nan\n")
-    found = read_metrics(path)
-    assert list(found) == ["round", "cohort_size", "a", "b"]
-    assert found["round"].tolist() == [0, 5]
-    np.testing.assert_array_equal(found["a"], [np.nan, 0.25])
-    np.testing.assert_array_equal(found["b"], [np.nan, np.nan])
-
-
-def test_mean_and_sample_std_over_the_rounds_that_all_runs_have():
-    """Rounds 0 and 2 are common: means 0.2 and 0.5, deviations sqrt(2) * 0.1 and sqrt(2) * 0.2."""
-    first = columns([0.1, 0.2, 0.3], step=10)
-    second = columns([0.3, 0.7, 0.9], rounds=[0, 2, 3], step=30)
-    found = mean_and_std([first, second], "comm/total_bytes", "global/acc")
-    np.testing.assert_allclose(found["x"], [0, 40])
-    np.testing.assert_allclose(found["mean"], [0.2, 0.5])
-    np.testing.assert_allclose(found["std"], [np.sqrt(2) * 0.1, np.sqrt(2) * 0.2])
-
-
-def test_a_round_without_a_value_is_left_out():
-    found = mean_and_std([columns([0.1, np.nan, 0.3, np.inf])], "round", "global/acc")
-    assert found.to_dict("list") == {"x": [0, 2], "mean": [0.1, 0.3], "std": [0, 0]}
 
 
 def test_convergence_draws_mean_band_unit_and_legend():
@@ -120,7 +93,67 @@ def test_run_figures_writes_a_png(tmp_path):
         assert image.size == (960, 960)  # 6.4 inches at 150 dots
 
 
-def test_same_numbers_same_png(tmp_path):
-    for name in ("a.png", "b.png"):
-        save_figure(convergence({"a": [columns([0.1, 0.2])]}), tmp_path / name)
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+def test_equal_accuracies_in_the_figure_of_a_run_are_both_seen():
+    """Where the clients' test parts make up the test set, their mean is the server's model's accuracy."""
+    more = {"global/client_acc_mean": [0.1, 0.6], "personal/acc_mean": [0.1, 0.6]}
+    upper, _ = run_figure(columns([0.1, 0.6], **more)).axes
+    below, above, dashed = upper.lines
+    assert below.get_linewidth() > 2 * above.get_linewidth()
+    assert below.get_zorder() <= above.get_zorder()
+    assert dashed.get_linestyle() == "--"
+
+
+def test_equal_curves_of_settings_are_both_seen():
+    (axes,) = convergence({"a": [columns([0.1, 0.5])], "b": [columns([0.1, 0.5])]}).axes
+    below, above = axes.lines
+    assert below.get_linewidth() > above.get_linewidth() + 1
+
+
+def test_a_method_without_the_first_metric_is_drawn_by_the_next_and_says_so():
+    runs = {"a": [columns([0.1])], "b": [columns([np.nan], **{"personal/acc_mean": [0.8]})]}
+    figure = convergence(runs)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "a: global/acc",
+        "b: personal/acc_mean",
+    ]
+    assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[0.1], [0.8]]
+
+
+def test_a_long_label_is_not_cut():
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = convergence({"structure.groups=10, " * 7: [columns([0.1])]})
+    FigureCanvasAgg(figure).draw()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width
+
+
+def test_a_second_metric_has_an_axis_of_its_own():
+    runs = {"a": [columns([0.1, 0.2], **{"align/agreement": [np.nan, 5.0]})]}
+    left, right = convergence(runs, y="global/acc", beside="align/agreement").axes
+    assert left.lines[0].get_ydata().tolist() == [0.1, 0.2]
+    assert right.lines[0].get_xydata().tolist() == [[1, 5]]
+    assert right.get_ylabel() == "align/agreement"
+
+
+def test_a_curve_ends_where_a_run_diverges_and_says_so(tmp_path):
+    for name, last in (("good", "2,0.3\n"), ("bad", "2,nan\n")):
+        (tmp_path / name).write_text(f"round,global/loss\n0,0.1\n1,0.2\n{last}")
+    good, bad = (read_metrics(tmp_path / name) for name in ("good", "bad"))
+    (axes,) = convergence({"a": [good, bad], "b": [bad], "c": [good]}, y="global/loss").axes
+    assert [line.get_label() for line in axes.lines] == [
+        "a (nan from round 2 in 1 of 2 runs)",
+        "b (nan from round 2)",
+        "c",
+    ]
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[0, 1], [0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_same_numbers_same_file(tmp_path, form, start):
+    for name in "ab":
+        save_figure(convergence({"a": [columns([0.1, 0.2])]}), tmp_path / f"{name}.{form}")
+    first = (tmp_path / f"a.{form}").read_bytes()
+    assert first.startswith(start)
+    assert first == (tmp_path / f"b.{form}").read_bytes()

@@ -1,0 +1,77 @@
+"""metrics.csv and its kin, read back: numbers by round, and where they stopped being numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedfeat.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NOT_FINITE = ("nan", "inf", "-inf")
+_ATTRIBUTE = "not_finite_since"
+
+
+def read_metrics(path: str | Path) -> pd.DataFrame:
+    """Read a metrics.csv, one row per evaluated round; what is empty or no number is NaN.
+
+    A cell in which ``nan`` stands, of a run that has diverged, is NaN too: `not_finite_since` tells.
+
+    Raises:
+        CheckpointError: It is no table.
+    """
+    import pandas as pd
+
+    try:
+        text = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except ValueError as error:  # pandas' own errors among them, and what is no UTF-8
+        raise CheckpointError(f"{path} must be a table of a run, but it cannot be read: {error}.") from error
+    table = text.apply(pd.to_numeric, errors="coerce")
+    if "round" in table:
+        written = text.apply(lambda column: column.str.strip().str.lower().isin(_NOT_FINITE))
+        table.attrs[_ATTRIBUTE] = {
+            name: float(table["round"][written[name]].iloc[0]) for name in table if written[name].any()
+        }
+    return table
+
+
+def not_finite_since(table: pd.DataFrame, column: str) -> float | None:
+    """Give the first round in which ``nan`` or ``inf`` stands in a column, or None."""
+    first: float | None = table.attrs.get(_ATTRIBUTE, {}).get(column)
+    return first
+
+
+def last_value(table: pd.DataFrame, column: str) -> float | None:
+    """Give a column's last number; NaN where it has diverged by the last row, None where all of it is empty."""
+    values = table[column].to_numpy(float)
+    if len(values) and not np.isfinite(values[-1]) and not_finite_since(table, column) is not None:
+        return float(values[-1])
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if len(finite) else None
+
+
+def mean_and_std(runs: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:
+    """Average runs round by round, over the rounds that all of them have.
+
+    Args:
+        runs: Metrics of runs of one setting, e.g. over seeds.
+        x: Column of the x-axis.
+        y: Column of the y-axis.
+
+    Returns:
+        Columns ``x`` and ``mean`` of y, and its sample standard deviation ``std``, 0 for a single run.
+    """
+    import pandas as pd
+
+    points = [
+        pd.DataFrame({"x": run.get(x, np.nan), "y": run.get(y, np.nan)}).set_index(run["round"])
+        for run in runs
+    ]
+    by_round = pd.concat(points).replace([np.inf, -np.inf], np.nan).dropna().groupby(level=0)
+    found = pd.DataFrame({"x": by_round.x.mean(), "mean": by_round.y.mean(), "std": by_round.y.std()})
+    return found[by_round.size() == len(runs)].fillna({"std": 0.0})
