@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from fedfeat.errors import ConfigError
 from fedfeat.models import grouped_layers as layers
 from fedfeat.models.blocks import named_layers
-from fedfeat.models.network import Block, Network, output_shape
+from fedfeat.models.flow import Flow, Part
+from fedfeat.models.group_plan import GroupPlan, Unfit, plan_groups
+from fedfeat.models.grouped_conv import own_groups
+from fedfeat.models.network import Block, Network
+from fedfeat.models.streams import REPLACED_NORMS, flow_of, is_depthwise, with_layers
 
 if TYPE_CHECKING:
     from fedfeat.models.grouped import GroupSeparation
     from fedfeat.models.grouped_layers import ClassSets
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm)
 Named = list[tuple[str, nn.Module]]
 OWN = "own_groups"
 """Name of the layer that takes the kept groups' part of the shared features."""
@@ -54,192 +56,190 @@ class Adapter:
 
     def __init__(self, spec: GroupSeparation, network: Network, sets: ClassSets, kept: ClassSets) -> None:
         self.spec, self.network, self.kept = spec, network, kept
-        self.num_groups = len(sets)
         self.places = [sets.index(classes) for classes in kept]
-        self.num_shared = spec.num_shared(network)
-        numbered = list(numbered_layers(network, spec.layer_unit))
-        self.shared = {id(module) for module, n in numbered if n < self.num_shared}
-        # The layer that sets the width at the entry; depthwise layers keep that of their input.
-        setting = [m for m, n in numbered if n < self.num_shared and not _is_depthwise(m)]
-        self.last_shared = setting[-1] if setting else None
-        # Channels (or features) of each group here; of all groups up to the entry, then of the kept ones.
-        self.widths: list[int] = []
-        self.entered = False
-        self.shape = network.input_shape
+        self.is_whole = self.places == list(range(len(sets)))
+        self.flow = flow_of(network)
+        self.plan, self.num_shared = _plan(spec, network, self.flow, len(sets))
+        self.number_of = {
+            id(step.module): number for number, step in enumerate(self.flow.steps) if step.module
+        }
 
     def build(self) -> tuple[list[Block], list[Block]]:
         """Give the blocks of encoder and head, newly initialised."""
-        encoder = [self._block(name, block) for name, block in self.network.encoder.named_children()]
-        return encoder, [self._block(name, block) for name, block in self.network.head.named_children()]
+        parts = iter(self.flow.parts)
+        built: list[list[Block]] = []
+        for half in (self.network.encoder, self.network.head):
+            built.append([])
+            for block_name, block in half.named_children():
+                named = [self._part(name, next(parts)) for name, _ in block.named_children()]
+                built[-1].append((block_name, named_layers([one for several in named for one in several])))
+        return built[0], built[1]
 
-    def _block(self, name: str, block: nn.Module) -> Block:
-        built: Named = []
-        for layer_name, layer in block.named_children():
-            for new_name, new in self._layer(layer_name, layer):
-                built.append((new_name, new))
-                self.shape = output_shape(new.eval(), self.shape)
-                new.train()
-        return name, named_layers(built)
-
-    def _layer(self, name: str, layer: nn.Module) -> Named:
-        if isinstance(layer, _NORMS):
+    def _part(self, name: str, part: Part) -> Named:
+        layer = part.layer
+        if isinstance(layer, REPLACED_NORMS):
             return []  # every convolution gets the norm of its part instead
+        if part.graph is not None:
+            return self._composite(name, part)
+        if not isinstance(layer, nn.Conv2d | nn.Linear):
+            return [(name, deepcopy(layer))]
+        number = part.steps[0]
+        entry = self._take(part.source, number) if (part.source, number) in self.plan.cuts else None
+        built = self._layer(layer, number)
+        norm = self._norm(number, layer.out_channels) if isinstance(layer, nn.Conv2d) else None
+        norm_name = name.replace("conv", "norm") if "conv" in name else f"{name}_norm"
+        return _present((OWN, entry), (name, built), (norm_name, norm))
+
+    def _layer(self, layer: nn.Conv2d | nn.Linear, number: int) -> nn.Module:
+        """Build the new form of a convolution or a linear layer."""
+        reads, writes = self._sizes(layer, number)
+        if self._is_slice(number):
+            return layers.owned(self._ungrouped(layer, reads, writes), writes)
+        if not (self.plan.grouped[number] and self.spec.separate):
+            return self._ungrouped(layer, reads, writes)
         if isinstance(layer, nn.Conv2d):
-            entry, conv = self._conv(layer)
-            norm_name = name.replace("conv", "norm") if "conv" in name else f"{name}_norm"
-            return _present((OWN, entry), (name, conv), (norm_name, self._norm(_width(conv))))
+            if is_depthwise(layer):
+                return layers.depthwise_conv(layer, writes)
+            if self._reads_all(number):
+                return layers.fan_out_conv(layer, sum(reads), writes)
+            return layers.grouped_conv(layer, reads, writes)
+        if self._reads_all(number):
+            reads = [sum(reads)]
+        if layer is self.network.last_layer:
+            last = layers.ClassLinear(self.kept, reads, layer.out_features)
+            return layers.owned(last, [len(classes) for classes in self.kept])
+        if self._reads_all(number):
+            return layers.fan_out_linear(reads[0], writes)
+        return layers.grouped_linear(reads, writes)
+
+    def _ungrouped(
+        self, layer: nn.Conv2d | nn.Linear, reads: Sequence[int], writes: Sequence[int]
+    ) -> nn.Module:
+        n_in, n_out = sum(reads), sum(writes)
         if isinstance(layer, nn.Linear):
-            entry, linear = self._linear(layer)
-            return _present((OWN, entry), (name, linear))
-        if any(isinstance(m, nn.Conv2d) for m in layer.modules()):
-            entry, residual = self._residual(layer)
-            return _present((OWN, entry), (name, residual))
-        return [(name, deepcopy(layer))]
+            return nn.Linear(n_in, n_out)
+        return layers.like_conv(layer, n_in, n_out, own_groups(layer, n_in, n_out))
 
-    def _conv(self, conv: nn.Conv2d) -> tuple[nn.Module | None, nn.Module]:
-        n_in = self.shape[0]
-        depthwise = _is_depthwise(conv)
-        # A depthwise layer in front of the first dense boundary serves all groups, so it is shared too.
-        waits = depthwise and not self.entered and self.spec.boundary == "dense"
-        if id(conv) in self.shared or waits:
-            width = n_in if depthwise else self._shared_width(conv, conv.out_channels)
-            return None, self._at_boundary(layers.like_conv(conv, n_in, width, n_in if depthwise else 1))
-        entry, widths_in = self._enter()
-        if not depthwise:
-            self.widths = self._own_widths(conv.out_channels)
-        if not self.spec.separate:
-            return None, layers.like_conv(conv, n_in, sum(self.widths), n_in if depthwise else 1)
-        if depthwise:
-            return entry, layers.depthwise_conv(conv, self.widths)
-        if not widths_in:
-            return None, layers.fan_out_conv(conv, n_in, self.widths)
-        return entry, layers.grouped_conv(conv, widths_in, self.widths)
+    def _is_slice(self, value: int) -> bool:
+        """Whether a shared value's channels belong to groups, as those of a paired boundary do."""
+        return self.plan.owned[value] and not self.plan.grouped[value]
 
-    def _linear(self, linear: nn.Linear) -> tuple[nn.Module | None, nn.Module]:
-        features = math.prod(self.shape)
-        if id(linear) in self.shared:
-            return None, self._at_boundary(
-                nn.Linear(features, self._shared_width(linear, linear.out_features))
-            )
-        entry, widths_in = self._enter()
-        if linear is self.network.last_layer:
-            if not self.spec.separate:
-                return None, nn.Linear(features, linear.out_features)
-            last = layers.ClassLinear(self.kept, widths_in or [features], self.network.num_classes)
-            return entry, layers.owned(last, [len(classes) for classes in self.kept])
-        self.widths = self._own_widths(linear.out_features)
-        if not self.spec.separate:
-            return None, nn.Linear(features, sum(self.widths))
-        if not widths_in:
-            return None, layers.fan_out_linear(features, self.widths)
-        return entry, layers.grouped_linear(widths_in, self.widths)
+    def _sizes(self, layer: nn.Conv2d | nn.Linear, number: int) -> tuple[list[int], list[int]]:
+        """Give what a layer reads and writes, of each group or in one where there are none."""
+        source = self.flow.steps[number].inputs[0]
+        widths = self._widths(source, kept=self.plan.grouped[number] and not self._reads_all(number))
+        if isinstance(layer, nn.Conv2d):
+            return widths or [layer.in_channels], self._widths(number) or [layer.out_channels]
+        reads = [self._pixels(number) * width for width in widths] or [layer.in_features]
+        return reads, [layer.out_features] if layer is self.network.last_layer else self._widths(number)
 
-    def _enter(self) -> tuple[nn.Module | None, list[int]]:
-        """Give what must stand in front of a grouped layer, and each group's inputs (none where all read all)."""
-        at_entry, self.entered = not self.entered, True
-        if at_entry and self.spec.boundary == "dense":
-            return None, []
-        # Flattening multiplies every group's channels by the pixels.
-        widths = [width * self.shape[0] // sum(self.widths) for width in self.widths]
-        if not at_entry or self.spec.boundary_pairing == "paired":
-            return None, widths
-        own = [widths[place] for place in self.places]
-        self.widths = [self.widths[place] for place in self.places]
-        if self.places == list(range(self.num_groups)):
-            return None, own
+    def _reads_all(self, number: int) -> bool:
+        source = self.flow.steps[number].inputs[0]
+        return (source, number) not in self.plan.cuts and not self.plan.grouped[source]
+
+    def _pixels(self, number: int) -> int:
+        """Give by how much flattening has multiplied the channels that a step reads."""
+        step = self.flow.steps[number]
+        width = self.flow.width(step.inputs[0])
+        return step.module.in_features // width if isinstance(step.module, nn.Linear) and width else 1
+
+    def _widths(self, value: int, kept: bool = False) -> list[int]:
+        """Give a value's channels: of the kept groups, of all, or their number where it is not cut; none if unknown."""
+        widths = self.plan.widths.get(self.flow.stream(value))
+        if widths is None:
+            return [width] if (width := self.flow.width(value)) else []
+        return [widths[place] for place in self.places] if kept or self.plan.owned[value] else widths
+
+    def _take(self, value: int, number: int) -> nn.Module | None:
+        """Give what takes the kept groups' part of a shared value for a step; None where that is all of it."""
+        if self.is_whole or self.plan.owned[value]:
+            return None
+        widths = [self._pixels(number) * width for width in self._widths(value)]
         starts = [0, *accumulate(widths)]
         index = [torch.arange(starts[place], starts[place] + widths[place]) for place in self.places]
-        return layers.TakeChannels(torch.cat(index)), own
+        return layers.TakeChannels(torch.cat(index))
 
-    def _norm(self, width: int) -> nn.Module | None:
-        """Give the norm behind the convolution that was just built."""
-        if not self.entered:
-            norm = self.spec.norm_shared
-            return None if norm == "none" else self._at_boundary(_shared_norm(norm, width))
+    def _norm(self, value: int, width: int) -> nn.Module | None:
+        """Give the norm of a value, which had some width if none is known."""
+        widths = self._widths(value) or [width]
+        if not self.plan.grouped[value]:
+            norm = _shared_norm(self.spec.norm_shared, sum(widths))
+            return layers.owned(norm, widths) if norm is not None and self._is_slice(value) else norm
         if self.spec.norm_group == "bn":
-            return layers.owned(nn.BatchNorm2d(sum(self.widths)), self.widths)
-        return None if self.spec.norm_group == "none" else layers.grouped_norm(self.widths)
+            return layers.owned(nn.BatchNorm2d(sum(widths)), widths)
+        return None if self.spec.norm_group == "none" else layers.grouped_norm(widths)
 
-    def _shared_width(self, layer: nn.Module, width: int) -> int:
-        """Give the width of a shared layer: the last one in front of slices is cut into G equal parts."""
-        if layer is not self.last_shared or self.spec.boundary == "dense":
-            return width
-        self.widths = self._split(width)
-        if self.spec.boundary_pairing == "paired":
-            self.widths = [self.widths[place] for place in self.places]
-        return sum(self.widths)
+    def _composite(self, name: str, part: Part) -> Named:
+        """Adapt the layers inside of a layer; ungrouped ones whose sizes stay are as they were."""
+        new = deepcopy(part.layer)
+        for path, module in part.layer.named_modules():
+            number = self.number_of.get(id(module))
+            if number is None:
+                continue
+            if isinstance(module, REPLACED_NORMS):
+                width = module.num_channels if isinstance(module, nn.GroupNorm) else module.num_features
+                norm = self._norm(self.flow.steps[number].inputs[0], width)
+                new.set_submodule(path, norm or nn.Identity())
+            elif isinstance(module, nn.Conv2d | nn.Linear):
+                if not self._stays(module, number):
+                    new.set_submodule(path, self._layer(module, number))
+                elif self._is_slice(number):
+                    layers.owned(new.get_submodule(path), self._widths(number))
+        cuts = [cut for cut in self.plan.cuts if cut[1] in part.steps]
+        takes = {cut: take for cut in cuts if (take := self._take(*cut)) is not None}
+        readers = {number for number in part.steps if part.source in self.flow.steps[number].inputs}
+        if set(takes) == {(part.source, number) for number in readers}:
+            return _present((OWN, next(iter(takes.values()))), (name, new))
+        if takes:
+            assert part.graph is not None
+            nodes = [(self._node(part, value), self._node(part, number)) for value, number in takes]
+            between = [(*pair, take) for pair, take in zip(nodes, takes.values(), strict=True)]
+            return [(name, with_layers(new, part.graph, OWN, between))]
+        return [(name, new)]
 
-    def _at_boundary(self, layer: nn.Module) -> nn.Module:
-        """Note whose slices a shared layer has, from the last one that is cut into them on."""
-        is_cut = self.spec.boundary_pairing == "paired" and self.widths
-        return layers.owned(layer, self.widths) if is_cut else layer
+    def _node(self, part: Part, value: int) -> fx.Node | None:
+        return self.flow.steps[value].node if value in part.steps else None
 
-    def _own_widths(self, width: int) -> list[int]:
-        widths = self._split(max(round(width * float(self.spec.width_factor)), 1))
-        return [widths[place] for place in self.places]
-
-    def _split(self, width: int) -> list[int]:
-        """Give the width of each group (methods.md#fed2-widths)."""
-        groups, policy = self.num_groups, self.spec.width_policy
-        if policy == "uneven":
-            if width < groups:
-                rule = f"be at most the width of every grouped layer, and one has {width}"
-                raise ConfigError.rule("structure.groups", rule, groups)
-            return [width // groups + (g < width % groups) for g in range(groups)]
-        share = {"nearest": math.floor(width / groups + 0.5), "ceil": -(-width // groups)}
-        return [max(share.get(policy, width // groups), 1)] * groups
-
-    def _residual(self, layer: nn.Module) -> tuple[nn.Module | None, nn.Module]:
-        """Adapt a residual block, whose sum needs equal widths on both sides, where G divides them all."""
-        convs = {name: m for name, m in layer.named_modules() if isinstance(m, nn.Conv2d)}
-        new, is_shared = deepcopy(layer), all(id(conv) in self.shared for conv in convs.values())
-        ends_shared = any(conv is self.last_shared for conv in convs.values())
-        entry = None
-        if not is_shared or (ends_shared and self.spec.boundary == "slice"):
-            self._require_even(convs)
-        if ends_shared and self.spec.boundary_pairing == "paired":
-            # What its sum adds are channels of the layers before it, which serve everyone.
-            rule = "be shared where the last shared layer is in a residual block"
-            raise ConfigError.rule("structure.boundary_pairing", rule, "paired")
-        if ends_shared:
-            self.widths = self._split(output_shape(new.eval(), self.shape)[0])
-        if not is_shared:
-            entry, _ = self._enter()
-        part = len(self.kept) if self.spec.separate else self.num_groups
-        for name, module in layer.named_modules():
-            if isinstance(module, nn.Conv2d) and not is_shared and self.spec.separate:
-                widths = [[c // self.num_groups] * part for c in (module.in_channels, module.out_channels)]
-                new.set_submodule(name, layers.grouped_conv(module, *widths))
-            elif isinstance(module, _NORMS):
-                channels = module.num_channels if isinstance(module, nn.GroupNorm) else module.num_features
-                self.widths = self.widths if is_shared else [channels // self.num_groups] * part
-                new.set_submodule(name, self._norm(channels) or nn.Identity())
-        return entry, new
-
-    def _require_even(self, convs: dict[str, nn.Conv2d]) -> None:
-        sizes = {c for conv in convs.values() for c in (conv.in_channels, conv.out_channels)}
-        sizes |= {conv.groups for conv in convs.values() if conv.groups > 1}
-        if any(size % self.num_groups for size in sizes):
-            rule = f"divide the widths {sorted(sizes)} of a residual block, which cannot be rounded"
-            raise ConfigError.rule("structure.groups", rule, self.num_groups)
-        if self.spec.boundary == "dense" and not self.entered:
-            raise ConfigError.rule("structure.boundary", "be slice in front of a residual block", "dense")
-        if self.spec.width_factor != 1:
-            raise ConfigError.rule(
-                "structure.width_factor", "be 1 with residual blocks", self.spec.width_factor
-            )
+    def _stays(self, layer: nn.Conv2d | nn.Linear, number: int) -> bool:
+        sizes = tuple(map(sum, self._sizes(layer, number)))
+        is_apart = self.plan.grouped[number] and self.spec.separate
+        if isinstance(layer, nn.Conv2d):
+            return not is_apart and sizes == (layer.in_channels, layer.out_channels)
+        return not is_apart and sizes == (layer.in_features, layer.out_features)
 
 
-def _shared_norm(norm: str, width: int) -> nn.Module:
+def _plan(spec: GroupSeparation, network: Network, flow: Flow, num_groups: int) -> tuple[GroupPlan, int]:
+    """Give the plan for the depth that is asked for, or say which depths there can be."""
+    numbered = list(numbered_layers(network, spec.layer_unit))
+    depth, last = spec.num_shared(network), network.last_layer
+
+    def plan(depth: int) -> GroupPlan:
+        shared = {id(module) for module, number in numbered if number < depth}
+        return plan_groups(spec, flow, shared, last, num_groups)
+
+    def fits(depth: int) -> bool:
+        try:
+            plan(depth)
+        except Unfit:
+            return False
+        return True
+
+    try:
+        return plan(depth), depth
+    except Unfit as error:
+        least = 0 if spec.boundary == "dense" else 1
+        others = [str(n) for n in range(least, numbered[-1][1] + 1) if fits(n)]
+        if not others:
+            raise ConfigError(f"structure cannot separate this network at any depth: {error}.") from None
+        one_of = "one of " if len(others) > 1 else ""
+        rule = f"be {one_of}{', '.join(others)} for this network (elsewhere {error})"
+        raise ConfigError.rule("structure.depth", rule, depth) from None
+
+
+def _shared_norm(norm: str, width: int) -> nn.Module | None:
+    if norm == "none":
+        return None
     return nn.BatchNorm2d(width) if norm == "bn" else nn.GroupNorm(1, width)
-
-
-def _is_depthwise(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels > 1
-
-
-def _width(conv: nn.Module) -> int:
-    return conv.out_channels if isinstance(conv, nn.Conv2d) else 0
 
 
 def _present(*named: tuple[str, nn.Module | None]) -> Named:

@@ -1,5 +1,7 @@
 """The convolution of several groups, in the layouts in which it is fast."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -22,3 +24,8 @@ class GroupedConv2d(nn.Conv2d):
             return super().forward(x)
         with torch.autocast("cpu", enabled=False):
             return super().forward(x.to(self.weight.dtype))
+
+
+def own_groups(conv: nn.Conv2d, n_in: int, n_out: int) -> int:
+    """Give as many groups to a part of a convolution with groups of its own that these stay as small as they are."""
+    return math.gcd(max(conv.groups * n_in // conv.in_channels, 1), n_in, n_out) if conv.groups > 1 else 1

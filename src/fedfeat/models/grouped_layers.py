@@ -10,7 +10,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from fedfeat.models.grouped_conv import GroupedConv2d
+from fedfeat.models.grouped_conv import GroupedConv2d, own_groups
 
 ClassSets = tuple[tuple[int, ...], ...]
 """The classes of each group."""
@@ -156,8 +156,7 @@ def grouped_conv(conv: nn.Conv2d, widths_in: Sequence[int], widths_out: Sequence
     """
 
     def make(groups: int, n_in: int, n_out: int) -> nn.Module:
-        own = conv.groups * n_in // conv.in_channels if conv.groups > 1 else 1
-        return like_conv(conv, groups * n_in, groups * n_out, groups * max(own, 1))
+        return like_conv(conv, groups * n_in, groups * n_out, groups * own_groups(conv, n_in, n_out))
 
     return _by_runs(make, widths_in, widths_out)
 

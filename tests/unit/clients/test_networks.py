@@ -77,7 +77,40 @@ ARCHITECTURES = {
     "digits-paired": (digits_cnn, (1, 8, 8), {"depth": 2, "boundary_pairing": "paired"}),
     "mlp-paired": (partial(mlp, hidden=[20, 15]), (12,), {"depth": 2, "boundary_pairing": "paired"}),
     "mlp-all": (partial(mlp, hidden=[20, 15]), (12,), {"depth": 0, "boundary": "dense"}),
-    "resnet18": (partial(torchvision_model, small_input=True), (3, 8, 8), {"groups": 2}),
+    "resnet18": (partial(torchvision_model, small_input=True), (3, 8, 8), {}),
+    "resnet18-shortcut": (
+        partial(torchvision_model, small_input=True),
+        (3, 8, 8),
+        {"depth": 2, "boundary": "dense"},
+    ),
+    # The boundary goes through a block, with and without a layer on its shortcut.
+    "resnet18-inside": (
+        partial(torchvision_model, small_input=True),
+        (3, 8, 8),
+        {"depth": 4, "layer_unit": "conv"},
+    ),
+    "resnet18-branch": (
+        partial(torchvision_model, small_input=True),
+        (3, 8, 8),
+        {"depth": 7, "layer_unit": "conv"},
+    ),
+    "resnet18-paired": (
+        partial(torchvision_model, small_input=True),
+        (3, 8, 8),
+        {"boundary_pairing": "paired"},
+    ),
+    "mobilenet_v2": (partial(torchvision_model, arch="mobilenet_v2"), (3, 32, 32), {}),
+    # Inside of a squeeze-excitation.
+    "mobilenet_v3": (
+        partial(torchvision_model, arch="mobilenet_v3_small"),
+        (3, 32, 32),
+        {"depth": 3, "layer_unit": "conv"},
+    ),
+    "efficientnet": (
+        partial(torchvision_model, arch="efficientnet_b0"),
+        (3, 32, 32),
+        {"class_map": "strided"},
+    ),
 }
 
 
@@ -85,8 +118,7 @@ ARCHITECTURES = {
 def test_a_trimmed_network_is_the_wholes_part(name):
     builder, shape, options = ARCHITECTURES[name]
     networks, whole = trimmed(builder, shape, **options)
-    # The third client has a single group; of ResNet-18's two groups the second has both.
-    key = networks.key(2 if name == "resnet18" else 1)
+    key = networks.key(1)
     kept = sorted(c for classes in key for c in classes)
     lost = sorted(set(range(10)) - set(kept))
     x = torch.randn(3, *shape)
@@ -100,7 +132,17 @@ def test_a_trimmed_network_is_the_wholes_part(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["vgg9", "vgg9-paired", "digits", "digits-fc", "digits-last", "digits-paired", "mlp", "mlp-paired"],
+    [
+        "vgg9",
+        "vgg9-paired",
+        "digits",
+        "digits-fc",
+        "digits-last",
+        "digits-paired",
+        "mlp",
+        "mlp-paired",
+        "resnet18-inside",
+    ],
 )
 def test_the_order_of_the_groups_does_not_matter(name):
     builder, shape, options = ARCHITECTURES[name]

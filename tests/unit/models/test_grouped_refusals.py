@@ -29,10 +29,6 @@ def digits(**options):
     return lambda: separate(digits_cnn, (1, 8, 8), **options)
 
 
-def resnet(**options):
-    return lambda: separate(torchvision_model, (3, 32, 32), **options)
-
-
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
@@ -60,8 +56,8 @@ def resnet(**options):
             )
         ),
         (
-            resnet(groups=2, boundary_pairing="paired"),
-            r"boundary_pairing must be shared where the last shared layer is in a residual block, but it is 'p",
+            lambda: separate(torchvision_model, (3, 32, 32), depth=2, boundary_pairing="paired"),
+            r"boundary_pairing must be shared where conv1 in layer1_1, which everyone shares, reads .*, but",
         ),
         (digits(depth=4), r"depth must be between 1 and 3 for this network of 4 layers, but it is 4"),
         (digits(depth=0), r"depth must be between 1 and 3 for this network of 4 layers, but it is 0"),
@@ -72,23 +68,17 @@ def resnet(**options):
         (digits(groups=11), r"groups must be between 1 and the 10 classes, but it is 11"),
         (
             digits(num_classes=100, groups=40, width_policy="uneven"),
-            r"groups must be at most the width of every grouped layer, and one has 32, but it is 40",
+            r"groups must be at most 32 with structure\.width_policy=uneven, as .* has 32 channels, but it is 40",
         ),
         (
-            resnet(groups=10),
-            r"groups must divide the widths \[64, 128\] of a residual block, which cannot be rounded, but it is 10",
+            lambda: separate(
+                partial(torchvision_model, arch="efficientnet_b0"),
+                (3, 32, 32),
+                width_policy="uneven",
+                depth=1,
+            ),
+            r"groups must be at most 8 with structure\.width_policy=uneven, as .* has 8 channels, but it is 10",
         ),
-        (
-            # 32 is also the number of groups that ResNeXt has of its own.
-            lambda: separate(partial(torchvision_model, arch="resnext50_32x4d"), (3, 32, 32), 64, groups=64),
-            r"groups must divide the widths \[32, 512, 1024\] of a residual block, .*, but it is 64",
-        ),
-        (
-            resnet(groups=2, boundary="dense"),
-            r"boundary must be slice in front of a residual block, but it is 'de",
-        ),
-        (resnet(groups=2, width_factor=2.0), r"width_factor must be 1 with residual blocks, but it is 2\.0"),
-        (resnet(groups=2, width_factor="match"), r"width_factor must be 1 with residual blocks, but it is "),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(build, sentence):
