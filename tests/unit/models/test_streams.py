@@ -121,5 +121,10 @@ def test_what_has_a_fixed_width_is_not_cut():
     rule = r"be one of 1, 2, 3 for this network \(elsewhere add in block1 would read slices of what has a fixed width\)"
     with pytest.raises(ConfigError, match=rf"^structure\.depth must {rule}, but it is 0\.$"):
         separate(network, depth=0, boundary="dense")
-    with pytest.raises(ConfigError, match=r"^structure cannot separate this network at any depth: "):
-        separate(of_blocks(nn.LSTM(2, 2), channels=2), depth=1, layer_unit="conv")
+    encoder = [("stem", named_layers([("conv", nn.Conv2d(2, 12, 1)), ("norm", nn.LayerNorm([12, 4, 4]))]))]
+    normed = Network(encoder, fc_blocks(192, [], 10), (2, 4, 4), 10)
+    with pytest.raises(
+        ConfigError, match=r"^structure cannot separate this network at any depth: linear in fc1 "
+    ):
+        separate(normed)
+    assert_isolated(separate(normed, boundary="dense"))
