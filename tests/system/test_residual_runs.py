@@ -45,4 +45,4 @@ def test_a_width_that_groups_cannot_have_is_refused_with_one_that_they_can(cli):
     )
     result = cli(*TINY, *structure, "data.loader.shape=[3,32,32]", "structure.depth=2")
     assert result.code != 0
-    assert "structure.groups must be at most 4 with structure.width_policy=uneven" in result.err
+    assert "structure.groups must be at most 4 with structure.width_policy=uneven" in result.stderr
