@@ -1,114 +1,31 @@
 """``fedfeat-features``: whose neurons learn which classes, from the checkpoint of any run.
 
-Every client trains once from the checkpoint, as in the round that would follow; its class preferences are then
-compared with the other clients' neuron by neuron. The run itself stays as it is.
+Every layer's encodings and total variance, and of chosen neurons their class preferences as bars and the pictures
+that they answer to most. The run itself stays as it is, and nothing trains without ``--refit``.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from fedfeat.commands.reopen import add_trust, one_sentence, reopen
+from fedfeat.commands.chosen_neurons import parse_neurons, parse_numbers
+from fedfeat.commands.reopen import one_sentence
+from fedfeat.config.arguments import check_targets
 from fedfeat.files import atomic_write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedfeat.clients.tasks import Turns
-    from fedfeat.features.diagnostics import Alignment
-    from fedfeat.features.preference import Preferences
-    from fedfeat.rounds.experiment import Experiment
+    from fedfeat.commands.inspection import Inspection
+    from fedfeat.commands.look import Asked
+
+_ASCENT = "fedfeat.features.maximisation.Ascent"
 
 
-class Inspection(NamedTuple):
-    """What was found in one run.
-
-    Attributes:
-        name: Name of the run.
-        round_idx: Rounds that the checkpoint has behind it.
-        alignment: Of all clients after local training; None with fewer than two clients.
-        server: Class preferences of the server's model; None where it has none.
-        layers: Short names of its layers, the last one included.
-        server_tv: Total variance of each of them.
-        num_shared: How many of them stand in front of the first that is split into groups.
-        class_names: Names of the classes.
-    """
-
-    name: str
-    round_idx: int
-    alignment: "Alignment | None"
-    server: "Preferences | None"
-    layers: list[str]
-    server_tv: list[float]
-    num_shared: int
-    class_names: tuple[str, ...]
-
-
-def inspect(
-    run_dir: Path, round_idx: int | None = None, trust: Sequence[str] = (), **probe: Any
-) -> Inspection:
-    """Compare the clients of a run after one more local training from a checkpoint.
-
-    Args:
-        run_dir: Directory of the run.
-        round_idx: Which checkpoint; None is the newest.
-        trust: See `reopen`.
-        probe: Arguments of `features.diagnostics.AlignmentProbe`, such as ``images_per_class``.
-
-    Raises:
-        CheckpointError: There is no run or no such checkpoint.
-    """
-    from fedfeat.executors.base import raise_failures
-    from fedfeat.features.diagnostics import align, short_names
-    from fedfeat.features.preference import total_variance
-
-    diagnostics = {"_target_": "fedfeat.features.diagnostics.AlignmentProbe", **probe}
-    experiment, checkpoint = reopen(run_dir, round_idx, trust, diagnostics=diagnostics)
-    experiment.store.restore(checkpoint.manifest)
-    worker, measured = experiment.executor.worker, {}
-    assert worker.probe is not None
-    for result in raise_failures(experiment.executor.map("fit", _turns(experiment, checkpoint))):
-        measured[result.client_id] = result.preferences
-    payload = experiment.server.global_payload(checkpoint.server_state)
-    server = None
-    layers: list[str] = []
-    server_tv: list[float] = []
-    num_shared = 0
-    if payload is not None:
-        worker.module.receive(payload, None)
-        server = worker.preferences(worker.module)
-        layers = short_names(server.layers)
-        server_tv = [total_variance(v, worker.probe.pref_neg) for v in server.vectors]
-        num_shared = _num_shared(worker.module.model, server.layers)
-    alignment = align(measured, worker.probe.pref_neg)
-    name, classes = experiment.info.name, experiment.data.dataset.classes
-    return Inspection(name, checkpoint.round_idx, alignment, server, layers, server_tv, num_shared, classes)
-
-
-def _num_shared(network: Any, layers: Sequence[str]) -> int:
-    from fedfeat.models.grouped import GroupedNetwork
-
-    grouped = tuple(network.group_rows()) if isinstance(network, GroupedNetwork) else ()
-    split = (i for i, layer in enumerate(layers) if any(key.startswith(f"{layer}.") for key in grouped))
-    return next(split, len(layers))
-
-
-def _turns(experiment: "Experiment", checkpoint: Any) -> "Turns":
-    from fedfeat.clients.tasks import Turns
-
-    plan, data = experiment.plan, experiment.data
-
-    def make(client_id: int) -> Any:
-        payload = experiment.server.broadcast(checkpoint.server_state, client_id)
-        num_steps = plan.full_steps(data.num_examples(client_id))
-        memory = experiment.store.get(client_id)
-        return plan.task(checkpoint.round_idx, client_id, num_steps, payload, memory, probe=True)
-
-    return Turns(range(plan.num_clients), make)
-
-
-def by_name(found: Sequence[Inspection]) -> dict[str, Inspection]:
+def by_name(found: Sequence["Inspection"]) -> dict[str, "Inspection"]:
     """Name the runs, with a number in their order where several have the same name."""
     names = [one.name for one in found]
     return {
@@ -117,19 +34,22 @@ def by_name(found: Sequence[Inspection]) -> dict[str, Inspection]:
     }
 
 
-def rows(found: Sequence[Inspection]) -> list[list[str]]:
+def rows(found: Sequence["Inspection"]) -> list[list[str]]:
     """Give header and rows of ``features.csv``: one row per run and layer; what does not exist is empty."""
-    table = [["run", "round", "layer", "agreement", "distance", "clients_tv", "server_tv"]]
+    table = [["run", "round", "layer", "agreement", "distance", "clients_tv", "server_tv", "shared"]]
     for name, one in by_name(found).items():
         metrics = one.alignment.metrics if one.alignment else {}
         server = dict(zip(one.layers, one.server_tv, strict=True))
-        for layer in one.layers or (one.alignment.layers if one.alignment else ()):
+        for i, layer in enumerate(one.layers or (one.alignment.layers if one.alignment else ())):
             values = [metrics.get(f"align/{what}_{layer}", "") for what in ("agreement", "distance", "tv")]
-            table.append([name, str(one.round_idx), layer, *map(str, values), str(server.get(layer, ""))])
+            shared = "" if one.num_shared is None else str(i < one.num_shared).lower()
+            table.append(
+                [name, str(one.round_idx), layer, *map(str, values), str(server.get(layer, "")), shared]
+            )
     return table
 
 
-def markdown(found: Sequence[Inspection], column: str) -> str:
+def markdown(found: Sequence["Inspection"], column: str) -> str:
     """Set runs side by side in a table: one row per layer.
 
     Args:
@@ -145,7 +65,7 @@ def markdown(found: Sequence[Inspection], column: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def variance_figure(found: Sequence[Inspection]) -> "Figure":
+def variance_figure(found: Sequence["Inspection"]) -> "Figure":
     """Draw TV over the layers of the server's models, of the runs that have the layers of the first such model."""
     from fedfeat.runs.feature_figures import tv_curve
 
@@ -153,52 +73,141 @@ def variance_figure(found: Sequence[Inspection]) -> "Figure":
     layers = next(iter(named.values())).layers
     named = {name: one for name, one in named.items() if one.layers == layers}
     curves = {name: one.server_tv for name, one in named.items()}
-    return tv_curve(layers, curves, {name: one.num_shared for name, one in named.items()})
+    depths = {name: one.num_shared for name, one in named.items() if one.num_shared is not None}
+    return tv_curve(layers, curves, depths, with_output=True)
 
 
-def write(found: Sequence[Inspection], out: Path) -> list[Path]:
-    """Write the encoding map, the TV curve and the numbers per layer; give the paths."""
+def write(found: Sequence["Inspection"], out: Path, asked: "Asked | None" = None) -> list[Path]:
+    """Write pictures, and beside them the numbers that they are drawn from; give the paths.
+
+    Args:
+        found: The runs.
+        out: Where to.
+        asked: What was asked for, for the record.
+    """
     import pandas as pd
 
+    from fedfeat.commands.neuron_files import write_neurons
+    from fedfeat.features.diagnostics import server_alone
     from fedfeat.runs.feature_figures import draw_encodings
+    from fedfeat.runs.feature_numbers import SERVER
     from fedfeat.runs.figures import save_figure
 
-    paths = [out / "features.csv"]
+    paths = [out / "features.csv", out / "features.json"]
     header, *body = rows(found)
     atomic_write_text(paths[0], pd.DataFrame(body, columns=header, dtype=object).to_csv(index=False))
-    aligned = {name: one.alignment for name, one in by_name(found).items() if one.alignment is not None}
-    if aligned:
-        paths.append(out / "encoding_map.png")
-        draw_encodings(paths[-1], aligned, found[0].class_names)
-    if any(one.server_tv for one in found):
+    atomic_write_text(paths[1], json.dumps(_record(found, asked), indent=2) + "\n")
+    named = by_name(found)
+    encoded = {name: one.alignment for name, one in named.items() if one.alignment is not None}
+    alone = {name: one.models[SERVER] for name, one in named.items() if SERVER in one.models}
+    encoded |= {name: server_alone(found) for name, found in alone.items() if name not in encoded}
+    if encoded:
+        paths += [out / "encoding_map.png", out / "encoding_map.npz"]
+        draw_encodings(paths[-2], encoded, found[0].class_names)
+    if alone:
         # Not total_variance.png, which is the warm-up's of a run with structure.depth=auto.
         paths.append(out / "server_total_variance.png")
         save_figure(variance_figure(found), paths[-1])
+    for name, one in named.items():
+        paths += write_neurons(one, out, name if len(found) > 1 else "", asked)
     return paths
+
+
+def _record(found: Sequence["Inspection"], asked: "Asked | None") -> dict[str, Any]:
+    from fedfeat.commands.inspection import settings_of
+
+    runs = {
+        name: {"round": one.round_idx, "clients": one.clients or None, "preferences": settings_of(one)}
+        for name, one in by_name(found).items()
+    }
+    made = bool(asked and asked.maximise)
+    return {"runs": runs, "maximisation": asdict(asked.ascent) if asked and made else None}
+
+
+def say(one: "Inspection", name: str) -> str:
+    """Say in a line what the clients of a run agree on, or why nothing is known of them."""
+    known = (
+        f"agreement {one.alignment.metrics['align/agreement']:.3f} ({one.clients})" if one.alignment else ""
+    )
+    parts = [part for part in (known, one.note) if part] or ["one client is looked at, and nobody beside it."]
+    return f"{name}, round {one.round_idx}: {'; '.join(parts)}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("fedfeat-features", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run directories to compare")
+    parser.add_argument("--round", type=int, default=None, help="checkpoint after this round (the newest)")
+    parser.add_argument(
+        "--refit", action="store_true", help="train each client once more from the checkpoint"
+    )
+    parser.add_argument("--clients", metavar="0-4,9", help="whose models are read or trained (all)")
+    neurons: dict[str, Any] = {"action": "append", "default": [], "metavar": "LAYER:NEURONS"}
+    parser.add_argument("--neurons", **neurons, help="preferences as bars: conv1:3, or conv1:0-3,7,fc1:2")
+    parser.add_argument(
+        "--maximise", **neurons, help="pictures that raise these neurons' activation; as --neurons"
+    )
+    parser.add_argument("--out", type=Path, default=None, help="where to write (figures/ of the first run)")
+    group = parser.add_argument_group(
+        "class preferences", "where not given as the run measured, else the defaults"
+    )
+    group.add_argument("--images", type=int, help="training images of each class (100)")
+    group.add_argument("--pref-at", choices=("post_act", "pre_act"), help="(post_act)")
+    group.add_argument(
+        "--pref-reduce", choices=("product_then_mean", "mean_then_product"), help="(product_then_mean)"
+    )
+    group.add_argument("--pref-score", choices=("logit", "prob"), help="(logit)")
+    group = parser.add_argument_group("activation maximisation", "lengths in pixels; white - black is 1")
+    group.add_argument("--steps", type=int, default=256, help="steps of gradient ascent (%(default)s)")
+    group.add_argument(
+        "--lr", type=float, default=0.1, help="size of the first step, root mean square (%(default)s)"
+    )
+    group.add_argument(
+        "--decay", type=float, default=0.05, help="L2 decay to the mean pixel at it (%(default)s)"
+    )
+    group.add_argument("--blur", type=float, default=0.5, help="standard deviation of a blur (%(default)s)")
+    group.add_argument(
+        "--blur-every", "--blur_every", type=int, default=4, help="steps between blurs (%(default)s)"
+    )
+    group.add_argument("--jitter", type=int, default=1, help="largest random shift at a step (%(default)s)")
+    group.add_argument("--seed", type=int, default=0, help="of noise and shifts (%(default)s)")
+    return parser
+
+
+def _asked(args: argparse.Namespace) -> "Asked":
+    from fedfeat.commands.look import Asked
+    from fedfeat.features.maximisation import Ascent
+
+    names = ("steps", "lr", "decay", "blur", "blur_every", "jitter", "seed")
+    ascent = {name: getattr(args, name) for name in names}
+    check_targets({"_target_": _ASCENT, **ascent}, "--")
+    return Asked(
+        parse_neurons(args.neurons, "--neurons"),
+        parse_neurons(args.maximise, "--maximise"),
+        Ascent(**ascent),
+        None if args.clients is None else parse_numbers(args.clients, "--clients"),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-features``."""
-    parser = argparse.ArgumentParser("fedfeat-features", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run directories to compare")
-    parser.add_argument("--round", type=int, default=None, help="checkpoint after this round (the newest)")
-    parser.add_argument("--images", type=int, default=100, help="training images of each class (%(default)s)")
-    parser.add_argument("--pref-at", default="post_act", choices=("post_act", "pre_act"))
-    parser.add_argument(
-        "--pref-reduce", default="product_then_mean", choices=("product_then_mean", "mean_then_product")
-    )
-    parser.add_argument("--pref-score", default="logit", choices=("logit", "prob"))
-    parser.add_argument("--out", type=Path, default=None, help="where to write (figures/ of the first run)")
-    add_trust(parser)
-    args = parser.parse_args(arguments)
-    probe = {
+    args = _parser().parse_args(arguments)
+    given = {
         "images_per_class": args.images, "pref_at": args.pref_at,
         "pref_reduce": args.pref_reduce, "pref_score": args.pref_score,
     }  # fmt: skip
+    probe = {key: value for key, value in given.items() if value is not None}
     with one_sentence("fedfeat-features"):
-        found = [inspect(folder, args.round, args.trust, **probe) for folder in args.folders]
-        for path in write(found, args.out or args.folders[0] / "figures"):
+        asked = _asked(args)
+        from fedfeat.commands.inspection import inspect
+
+        found = [
+            inspect(folder, args.round, refit=args.refit, asked=asked, **probe) for folder in args.folders
+        ]
+        for path in write(found, args.out or args.folders[0] / "figures", asked):
             print(path)
     for name, one in by_name(found).items():
-        metrics = one.alignment.metrics if one.alignment else {}
-        print(f"{name}, round {one.round_idx}: agreement {metrics.get('align/agreement', float('nan')):.3f}")
+        print(say(one, name))
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.config.conditions import Count
+from fedfeat.features.capture import layer_points
 from fedfeat.features.preference import (
     PrefAt,
     Preferences,
@@ -65,7 +66,7 @@ class Alignment(NamedTuple):
     Attributes:
         layers: Short names of the hidden layers.
         primaries: For each of them the primary class of every neuron, one (neurons,) per client.
-        client_ids: The clients, in that order.
+        client_ids: The clients, in that order; none where the only row is the server's, see `server_alone`.
         metrics: ``align/*``.
     """
 
@@ -135,6 +136,31 @@ def on_server_neurons(preferences: Preferences, own: Network, whole: Network) ->
         vectors.append(vector)
         present.append(here)
     return preferences._replace(vectors=tuple(vectors), present=tuple(present))
+
+
+def own_neurons(own: Network, whole: Network, layer: str) -> Tensor:
+    """Give the place in a client's network of each of a layer's neurons in the server's, int64 (neurons,).
+
+    Args:
+        own: The client's network.
+        whole: The server's.
+        layer: Path of the layer.
+
+    Returns:
+        -1 for neurons that the client's network lacks.
+    """
+    width = layer_points(own)[layer].pre_act.neurons
+    # Numbers take the way that vectors take.
+    numbers = Preferences((layer,), (torch.arange(width)[:, None],), (torch.ones(width, dtype=torch.bool),))
+    found = on_server_neurons(numbers, own, whole)
+    return found.vectors[0].flatten().masked_fill(~found.present[0], -1)
+
+
+def server_alone(preferences: Preferences) -> Alignment:
+    """Give the encodings of the server's model where no clients are known; it has no ids and no metrics."""
+    hidden = preferences.vectors[:-1]
+    layers = tuple(short_names(preferences.layers)[:-1])
+    return Alignment(layers, tuple((primary_classes(vectors),) for vectors in hidden), (), {})
 
 
 def _at(places: Tensor, groups: int, rows: Tensor) -> Tensor:

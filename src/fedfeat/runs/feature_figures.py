@@ -13,16 +13,15 @@ from torch import Tensor
 from fedfeat.errors import ConfigError
 from fedfeat.features.diagnostics import Alignment, short_names
 from fedfeat.features.preference import NO_CLASS, alignment, choose_depth, tv_threshold
+from fedfeat.runs.class_colors import ClassColors
+from fedfeat.runs.feature_numbers import SERVER, rows_of, write_alignments
 from fedfeat.runs.figures import legend_below, panels, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 MARKERS = "os^Dv<>"
-NO_BAR = "#FFFFFF"
-"""Of neurons without a class: the palettes have greys, but no white."""
 ROW = 0.17
 """Height of a client's row in inches: a small label fits; at most 2.6 inches for all of them."""
 
@@ -31,7 +30,7 @@ def encoding_map(
     encodings: Mapping[str, Mapping[str, Sequence[Tensor]]],
     class_names: Sequence[str],
     layers: Sequence[str] | None = None,
-    client_names: Sequence[str] | None = None,
+    client_names: Mapping[str, Sequence[str]] | None = None,
     stacked: bool = False,
     palette: str = "tab10",
 ) -> Figure:
@@ -47,7 +46,7 @@ def encoding_map(
         class_names: Names of all classes. Up to as many as the palette has colours they get a legend, beyond
             that a continuous scale.
         layers: Layers to draw, from top to bottom; all of the first method where None.
-        client_names: Labels of the rows; numbers from 0 where None.
+        client_names: Method to the labels of its rows; numbers from 0 where None.
         stacked: Methods below each other instead of side by side.
         palette: One of ``matplotlib.color_sequences``; ``petroff10`` is easier to tell apart than ``tab10``
             under colour-blindness.
@@ -65,7 +64,7 @@ def encoding_map(
         for layer in layers
         for method in methods
     }
-    colors = _Colors(class_names, palette)
+    colors = ClassColors(class_names, palette)
     figure, panels = _grid(tables, len(methods), stacked)
     for axes, ((layer, method), table) in zip(panels, tables.items(), strict=True):
         axes.imshow(
@@ -75,7 +74,7 @@ def encoding_map(
         mean = f"alignment {np.nanmean(share):.2f}" if np.isfinite(share).any() else ""
         axes.set_title(f"{method}, {short[layer]}" if method else short[layer], loc="left", fontsize="medium")
         axes.set_title(mean, loc="right", fontsize="small")
-        _client_rows(axes, len(table), client_names)
+        _client_rows(axes, len(table), None if client_names is None else client_names[method])
     colors.explain(figure, panels, any((table == NO_CLASS).any() for table in tables.values()))
     return figure
 
@@ -86,88 +85,51 @@ def tv_curve(
     depths: Mapping[str, int] | None = None,
     tau: float = 0.5,
     title: str = "",
+    with_output: bool = False,
 ) -> Figure:
-    """Draw TV over the layers (Psi-Net Fig. 7, Fed2 Fig. 10), with the depth up to which layers are shared.
+    """Draw TV over the layers (Psi-Net Fig. 7, Fed2 Fig. 10) with its threshold, and where groups begin.
 
     Args:
         layers: Names of the layers, first to last.
-        curves: Label (of a data set) to the TV of each layer.
-        depths: Label to number of shared layers; `choose_depth` with its threshold where None.
-        tau: Passed on to `choose_depth`.
+        curves: Label (of a run or data set) to the TV of each layer.
+        depths: Label to the number of shared layers, of the networks that are split into groups.
+        tau: Height of the threshold, see `choose_depth`.
         title: Title of the figure.
+        with_output: Whether the last layer gives the logits, whose TV counts for no threshold.
     """
     from matplotlib.lines import Line2D
 
-    figure, (axes,) = panels(title=title, size=(max(6.4, 0.32 * len(layers)), 3.8))
+    names, depths = short_names(layers), depths or {}
+    figure, (axes,) = panels(title=title, size=(max(7.2, 0.32 * len(layers)), 3.8))
     at = np.arange(1, len(layers) + 1)
+    nothing = Line2D([], [], linestyle="none", label="")
+    columns: list[list[Line2D]] = [[], [], []]
     for number, (label, tv) in enumerate(curves.items()):
-        depth = choose_depth(tv, tau) if depths is None else depths[label]
-        name = f"{label}: {depth} of {len(layers)} layers shared"
-        (line,) = axes.plot(at, tv, marker=MARKERS[number % len(MARKERS)], markersize=5, label=name)
-        color = line.get_color()
-        # Moved a little, so that equal depths stay two lines.
-        axes.axvline(depth + 0.5 + 0.06 * number, color=color, linestyle="--", linewidth=1.2)
-        if depths is None:
-            axes.axhline(tv_threshold(tv, tau), color=color, linestyle=":", linewidth=1)
-    axes.set(ylabel="total variance (TV)", xlim=(0.4, len(layers) + 0.6), ylim=(0, None))
-    axes.set_xticks(
-        at, short_names(layers), rotation=45, ha="right", rotation_mode="anchor", fontsize="small"
-    )
-    lines = axes.get_legend_handles_labels()[0]
-    lines.append(
-        Line2D([], [], color="grey", linestyle="--", linewidth=1.2, label="end of the shared layers")
-    )
-    if depths is None:
-        name = f"threshold, tau = {tau:g}"
-        lines.append(Line2D([], [], color="grey", linestyle=":", linewidth=1, label=name))
-    legend_below(figure, lines, columns=2)
+        (line,) = axes.plot(at, tv, marker=MARKERS[number % len(MARKERS)], markersize=5, label=label)
+        style: dict[str, Any] = {"color": line.get_color(), "linewidth": 1.2}
+        hidden = tv[:-1] if with_output else tv
+        height, first = tv_threshold(hidden, tau), choose_depth(hidden, tau)
+        where = f"exceeded from {names[first]} on" if first < len(hidden) else "not exceeded"
+        dotted = axes.axhline(height, linestyle=":", label=f"threshold {height:.2f}, {where}", **style)
+        ends = nothing
+        if label in depths:
+            # Moved a little, so that equal depths stay two lines.
+            place, text = depths[label] + 0.5 + 0.06 * number, _groups_from(names, depths[label])
+            ends = axes.axvline(place, linestyle="--", label=text, **style)
+        for column, handle in zip(columns, (line, dotted, ends), strict=True):
+            column.append(handle)
+    axes.set(xlabel="layer, first to last", ylabel="total variance (TV)", ylim=(0, None))
+    axes.set_xlim(0.4, len(layers) + 0.6)
+    axes.set_xticks(at, names, rotation=45, ha="right", rotation_mode="anchor", fontsize="small")
+    which = "hidden layers" if with_output else "layers"
+    axes.set_title(f"threshold: min + {tau:g} (max - min) of the {which}", loc="right", fontsize="small")
+    filled = columns if depths else columns[:2]
+    legend_below(figure, [handle for column in filled for handle in column], columns=len(filled))
     return figure
 
 
-class _Colors:
-    """Colours of the classes: a legend entry each, or a scale where there are too many for that."""
-
-    def __init__(self, class_names: Sequence[str], palette: str) -> None:
-        import matplotlib
-        from matplotlib.colors import ListedColormap
-
-        if palette not in matplotlib.color_sequences:
-            raise ConfigError.rule("palette", f"be one of {', '.join(matplotlib.color_sequences)}", palette)
-        sequence = matplotlib.color_sequences[palette]
-        self.names = list(class_names)
-        self.listed = len(self.names) <= len(sequence)
-        chosen: Colormap = (
-            ListedColormap(sequence[: len(self.names)]) if self.listed else matplotlib.colormaps["viridis"]
-        )
-        self.map = chosen.with_extremes(bad=NO_BAR)
-        self.range: dict[str, Any] = {"vmin": -0.5, "vmax": len(self.names) - 0.5}
-
-    def number(self, table: np.ndarray) -> np.ma.MaskedArray:
-        """Mask what has no class."""
-        if table.max() >= len(self.names):
-            raise ValueError(
-                f"There are {len(self.names)} class names, but a neuron has class {table.max()}."
-            )
-        return np.ma.masked_equal(table, NO_CLASS)
-
-    def explain(self, figure: Figure, panels: Sequence[Axes], has_none: bool) -> None:
-        """Add a legend below the panels, or a scale beside them."""
-        from matplotlib.patches import Patch
-
-        handles = []
-        if self.listed:
-            handles = [Patch(color=self.map(number), label=name) for number, name in enumerate(self.names)]
-        else:
-            bar = figure.colorbar(panels[0].images[0], ax=list(panels), label="primary class", pad=0.02)
-            ticks = np.linspace(0, len(self.names) - 1, 6).round().astype(int)
-            bar.set_ticks(ticks.tolist(), labels=[self.names[tick] for tick in ticks])
-        if has_none:
-            handles.append(Patch(facecolor=NO_BAR, edgecolor="grey", label="no class"))
-        if handles:
-            longest = max(len(str(handle.get_label())) for handle in handles)
-            rows = math.ceil(len(handles) * (0.08 * longest + 0.55) / figure.get_size_inches()[0])
-            # Rows of about equal length.
-            legend_below(figure, handles, columns=math.ceil(len(handles) / rows))
+def _groups_from(names: Sequence[str], depth: int) -> str:
+    return f"groups from {names[depth]} on" if depth < len(names) else "no groups"
 
 
 def _grid(
@@ -198,6 +160,8 @@ def _client_rows(axes: Axes, clients: int, names: Sequence[str] | None) -> None:
     from matplotlib.ticker import MaxNLocator
 
     labels = [str(client) for client in range(clients)] if names is None else list(names)
+    if labels == [SERVER]:
+        axes.set_ylabel("")
     step = math.ceil(clients * 0.13 / 2.6)
     axes.set_yticks(range(0, clients, step), labels[::step], fontsize="x-small")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -214,11 +178,12 @@ def encodings(found: Mapping[str, Alignment], class_names: Sequence[str]) -> Fig
     primaries = {
         name: dict(zip(one.layers, map(list, one.primaries), strict=True)) for name, one in found.items()
     }
-    clients = {one.client_ids for one in found.values()}
-    names = [str(k) for k in clients.pop()] if len(clients) == 1 else None
-    return encoding_map(primaries, class_names, client_names=names)
+    return encoding_map(
+        primaries, class_names, client_names={name: rows_of(one) for name, one in found.items()}
+    )
 
 
 def draw_encodings(path: Path, found: Mapping[str, Alignment], class_names: Sequence[str]) -> None:
-    """Write `encodings` to a PNG file."""
+    """Write `encodings` to a PNG file, and beside it what it shows, see `runs.feature_numbers`."""
     save_figure(encodings(found, class_names), path)
+    write_alignments(path.with_suffix(".npz"), found)

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from fedfeat.features.diagnostics import AlignmentProbe, align, on_server_neurons
+from fedfeat.features.diagnostics import AlignmentProbe, align, on_server_neurons, own_neurons, server_alone
 from fedfeat.features.preference import NO_CLASS, Preferences, class_preferences
 from fedfeat.models.cnn import digits_cnn
 from fedfeat.models.group_rows import rows_of, take_rows
@@ -153,6 +153,12 @@ def test_a_trimmed_network_has_the_wholes_preferences_at_the_same_neurons(name, 
         # What a group lacks works in the whole network for other classes alone.
         assert not of_whole[~here][:, classes].any()
         lacking += int(~here.all())
+    alone = class_preferences(own, images)
+    given = dict(zip(alone.layers, alone.vectors, strict=True))
+    for layer, vectors, here in zip(found.layers, found.vectors, found.present, strict=True):
+        places = own_neurons(own, whole, layer)
+        assert torch.equal(places >= 0, here)
+        assert torch.equal(given[layer][places[here]], vectors[here])
     assert found.present[-1].nonzero().flatten().tolist() == sorted(classes)
     for layer, here in zip(found.layers[:-1], found.present[:-1], strict=True):
         share = len(kept) / 5 if f"{layer}.weight" in whole.group_rows() else 1
@@ -171,11 +177,16 @@ def test_networks_with_all_groups_stay_as_they_are():
 
 
 def test_encoding_maps_of_runs_with_other_clients_stand_side_by_side(tmp_path):
-    """Rows carry the ids of the clients only where these are the same in all runs."""
+    """Every row has the id of its client; the server's alone is called so."""
     two = align({k: THREE[k] for k in (4, 7)})
     figure = encodings({"a": align(THREE), "b": align(THREE)}, ("x", "y"))
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["4", "7", "9"]
     figure = encodings({"a": align(THREE), "b": two}, ("x", "y"))
-    assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == ["0", "1"]
+    assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == ["4", "7"]
+    alone = server_alone(THREE[4])
+    assert (alone.client_ids, alone.metrics, alone.layers) == ((), {}, ("conv", "fc1"))
+    figure = encodings({"a": align(THREE), "b": alone}, ("x", "y"))
+    assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == ["server"]
+    assert figure.axes[1].images[0].get_array().tolist() == [[0, 1]]
     draw_encodings(tmp_path / "map.png", {"a": two}, ("x", "y"))
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")

@@ -55,7 +55,9 @@ def test_encoding_map_draws_a_panel_per_layer_and_method(stacked):
 
 
 def test_a_bar_has_the_colour_of_its_class_and_a_dead_neuron_is_white():
-    figure = encoding_map(encodings(), NAMES, layers=LAYERS[:1], client_names=["x", "y", "z"])
+    figure = encoding_map(
+        encodings(), NAMES, layers=LAYERS[:1], client_names={"A": list("xyz"), "B": list("uvw")}
+    )
     first, second = figure.axes
     image = first.images[0]
     assert image.get_array().tolist() == [[0, 1, 2], [0, 1, 2], [0, 1, 0]]
@@ -69,7 +71,8 @@ def test_a_bar_has_the_colour_of_its_class_and_a_dead_neuron_is_white():
         np.testing.assert_allclose(colours[0, number], legend[name])
     dead = second.images[0]
     np.testing.assert_array_equal(dead.to_rgba(dead.get_array())[:, 2], np.ones((3, 4)))
-    assert [label.get_text() for label in first.get_yticklabels()] == ["x", "y", "z"]
+    rows = [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes]
+    assert rows == [["x", "y", "z"], ["u", "v", "w"]]
 
 
 def test_many_classes_get_a_scale_and_many_clients_fewer_labels():
@@ -105,27 +108,56 @@ def test_what_does_not_fit_is_refused():
         encoding_map(encodings(), NAMES[:2])
 
 
-def test_tv_curve_marks_the_chosen_depth_and_its_threshold():
+def test_tv_curve_has_its_threshold_and_names_the_first_layer_above_it():
     """TV from 0.1 to 0.9: threshold 0.5, which the third layer is the first to exceed."""
     figure = tv_curve(["encoder.a.conv", "encoder.b.conv", "head.c.linear"], {"digits": [0.1, 0.4, 0.9]})
     (axes,) = figure.axes
-    curve, depth, threshold = axes.lines
+    curve, threshold = axes.lines
     assert curve.get_ydata().tolist() == [0.1, 0.4, 0.9]
-    assert list(depth.get_xdata()) == [2.5, 2.5]
     assert list(threshold.get_ydata()) == pytest.approx([0.5, 0.5])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
-    expected = ["digits: 2 of 3 layers shared", "end of the shared layers", "threshold, tau = 0.5"]
-    assert labels_of(figure) == expected
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("layer, first to last", "total variance (TV)")
+    assert labels_of(figure) == ["digits", "threshold 0.50, exceeded from c on"]
+    assert axes.get_title("right") == "threshold: min + 0.5 (max - min) of the layers"
     assert no_texts_overlap(figure)
 
 
-def test_tv_curve_with_given_depths_has_no_threshold():
-    figure = tv_curve(["a", "b"], {"x": [0.0, 1.0], "y": [1.0, 0.0]}, depths={"x": 1, "y": 0}, title="T")
+def test_the_logits_count_for_no_threshold():
+    figure = tv_curve(["a", "b", "c"], {"x": [0.1, 0.3, 0.9]}, with_output=True, tau=0.75)
+    assert labels_of(figure) == ["x", "threshold 0.25, exceeded from b on"]
+    flat = tv_curve(["a", "b", "c"], {"x": [0.2, 0.2, 0.9]}, with_output=True)
+    assert labels_of(flat) == ["x", "threshold 0.20, not exceeded"]
+    assert flat.axes[0].get_title("right").endswith("of the hidden layers")
+
+
+def test_tv_curve_marks_where_groups_begin_in_networks_that_have_them():
+    curves = {"x": [0.0, 1.0], "dense": [0.5, 0.5], "y": [1.0, 0.0]}
+    figure = tv_curve(["a", "b"], curves, depths={"x": 1, "y": 0}, title="T")
     (axes,) = figure.axes
-    assert [line.get_xdata()[0] for line in axes.lines] == [1, 1.5, 1, 0.56]
-    assert labels_of(figure)[:2] == ["x: 1 of 2 layers shared", "y: 0 of 2 layers shared"]
-    assert not any("threshold" in label for label in labels_of(figure))
+    upright = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
+    assert upright == [1.5, 0.62]
+    # Down the columns: curves, thresholds, groups.
+    assert labels_of(figure) == [
+        *("x", "dense", "y"),
+        *(
+            "threshold 0.50, exceeded from b on",
+            "threshold 0.50, not exceeded",
+            "threshold 0.50, exceeded from a on",
+        ),
+        *("groups from b on", "", "groups from a on"),
+    ]
     assert axes.get_title("left") == "T"
+    assert no_texts_overlap(figure)
+
+
+def test_a_long_networks_names_stay_apart():
+    layers = [f"encoder.conv{b}_{i}.conv" for b in range(1, 6) for i in range(1, 4)] + ["head.fc1.linear"]
+    curves = {f"fig7_tv-cifar{n}": np.linspace(0.1, 0.9, 16) for n in (10, 100)}
+    figure = tv_curve(layers, curves, {name: 6 for name in curves}, with_output=True)
+    assert no_texts_overlap(figure)
+    width = figure.canvas.get_width_height()[0]
+    (legend,) = figure.legends
+    assert 0 <= legend.get_window_extent().x0 <= legend.get_window_extent().x1 <= width
 
 
 def test_short_names_stay_different():

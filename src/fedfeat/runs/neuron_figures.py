@@ -1,0 +1,136 @@
+"""Pictures of single neurons, model beside model: their class preferences as bars, and what they answer to most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from fedfeat.features.preference import NO_CLASS
+from fedfeat.runs.class_colors import ClassColors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_LABELS = 20
+"""Classes that get a label each beside their bars."""
+
+
+def preference_bars(
+    title: str,
+    neurons: Sequence[int],
+    shares: Mapping[str, Tensor],
+    present: Mapping[str, Tensor],
+    class_names: Sequence[str],
+    palette: str = "tab10",
+) -> Figure:
+    """Draw preference vectors of chosen neurons (Fed2 Fig. 2): a row per neuron, a column per model, a bar per class.
+
+    Bars have the colours of the encoding map.
+
+    Args:
+        title: Title of the figure.
+        neurons: Numbers of the neurons.
+        shares: Model to its normalised vectors (neurons, classes), see `features.preference.normalise`.
+        present: Model to which of the neurons it has, bool (neurons,).
+        class_names: Names of all classes.
+        palette: See `encoding_map`.
+    """
+    colors = ClassColors(class_names, palette)
+    at = range(len(class_names))
+    height = 0.5 + min(0.16 * len(class_names), 3.2)
+    figure, panels = _grid(title, neurons, list(shares), 0.95, height, shared=True)
+    for column, (model, vectors) in enumerate(shares.items()):
+        for row, vector in enumerate(vectors):
+            axes = panels[row][column]
+            if not present[model][row]:
+                _lacking(axes)
+                continue
+            axes.barh(at, vector.numpy(), color=[colors.of(label) for label in at], height=0.8)
+            axes.grid(axis="x", alpha=0.3)
+            axes.set_axisbelow(True)
+    first = panels[0][0]
+    step = -(-len(class_names) // MOST_LABELS)
+    first.set_yticks(list(at)[::step], list(class_names)[::step])
+    first.invert_yaxis()
+    first.set_xlim(left=min(0.0, *(float(vectors.min()) for vectors in shares.values())))
+    for axes in (axes for row in panels for axes in row):
+        axes.tick_params(labelsize="x-small", length=2)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("share of the neuron's class preference", fontsize="small")
+    return figure
+
+
+def maximised_grid(
+    title: str,
+    neurons: Sequence[int],
+    pixels: Mapping[str, np.ndarray],
+    classes: Mapping[str, Sequence[int]],
+    class_names: Sequence[str],
+    below: str,
+) -> Figure:
+    """Draw the pictures that maximise chosen neurons: a row per neuron, a column per model.
+
+    Below each stands the neuron's primary class in that model.
+
+    Args:
+        title: Title of the figure.
+        neurons: Numbers of the neurons.
+        pixels: Model to its pictures (neurons, C, H, W), from 0 to 1; NaN for a neuron that it lacks. Other than one
+            or three channels are shown by their mean.
+        classes: Model to the primary class of each neuron, see `features.preference.primary_classes`.
+        class_names: Names of all classes.
+        below: What stands under the pictures: how they were made.
+    """
+    figure, panels = _grid(title, neurons, list(pixels), 0.95, 1.15)
+    for column, (model, pictures) in enumerate(pixels.items()):
+        for row, picture in enumerate(pictures):
+            axes = panels[row][column]
+            axes.set(xticks=[], yticks=[])
+            if np.isnan(picture).any():
+                _lacking(axes)
+                continue
+            image = picture.transpose(1, 2, 0) if len(picture) == 3 else picture.mean(0)
+            axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            label = classes[model][row]
+            name = "no class" if label == NO_CLASS else class_names[label]
+            axes.set_xlabel(_short(name), fontsize="x-small", labelpad=2)
+    figure.supxlabel(
+        f"below each picture: the neuron's primary class. {below}", fontsize="x-small", wrap=True
+    )
+    return figure
+
+
+def _grid(
+    title: str,
+    neurons: Sequence[int],
+    models: Sequence[str],
+    width: float,
+    height: float,
+    shared: bool = False,
+) -> tuple[Figure, list[list[Axes]]]:
+    """Build a panel per neuron and model, with the models' names above and the neurons' at the left."""
+    from matplotlib.figure import Figure
+
+    size = max(5.0, 0.9 + width * len(models)), 0.8 + height * len(neurons)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
+    panels: list[list[Any]] = figure.subplots(
+        len(neurons), len(models), sharex=shared, sharey=shared, squeeze=False
+    ).tolist()
+    for axes, model in zip(panels[0], models, strict=True):
+        axes.set_title(model, fontsize="small")
+    for row, neuron in zip(panels, neurons, strict=True):
+        row[0].set_ylabel(f"neuron {neuron}", fontsize="small")
+    return figure, panels
+
+
+def _lacking(axes: Axes) -> None:
+    axes.text(0.5, 0.5, "lacks it", transform=axes.transAxes, ha="center", va="center", fontsize="x-small")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 14 else f"{name[:13]}…"
