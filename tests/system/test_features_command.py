@@ -6,11 +6,14 @@ import re
 import shutil
 from functools import partial
 
+import numpy as np
 import pytest
 import yaml
 from refusals import digest
 
-from fedfeat.commands import inspect_features as inspection
+from fedfeat.clients.worker import Worker
+from fedfeat.commands import inspect_features as command
+from fedfeat.commands.inspection import inspect
 from fedfeat.loggers.csv_logger import CsvLogger
 
 METHODS = ("fedavg", "fed2", "psi_net")
@@ -18,7 +21,7 @@ METHODS = ("fedavg", "fed2", "psi_net")
 SKEWED = ("partition=n_classes", "partition.classes_per_client=2", "model.hidden=[9,6]")
 MEASURED = ("diagnostics=alignment", "diagnostics.every=1", "diagnostics.images_per_class=10")
 LAYERS = ["fc1", "fc2", "fc3"]
-FILES = {"encoding_map.png", "features.csv", "server_total_variance.png"}
+FILES = {"encoding_map.npz", "encoding_map.png", "features.csv", "features.json", "server_total_variance.png"}
 PNG = b"\x89PNG"
 
 
@@ -56,10 +59,20 @@ def finished(cli, small, kept, tmp_path):
 @pytest.fixture
 def features(console):
     """Run ``fedfeat-features``; give exit code, stdout and stderr."""
-    return partial(console, inspection.main)
+    return partial(console, command.main)
 
 
-def test_runs_are_compared_and_stay_as_they_are(finished, features, tmp_path):
+@pytest.fixture
+def untrained(monkeypatch):
+    """Have every fit fail the test."""
+
+    def fit(self, task):
+        raise AssertionError("a client was trained")
+
+    monkeypatch.setattr(Worker, "fit", fit)
+
+
+def test_runs_are_compared_without_training_and_stay_as_they_are(finished, features, tmp_path, untrained):
     before = {method: digest(run) for method, run in finished.items()}
     code, out, err = features(*finished.values(), "--images", 10, "--out", tmp_path / "out")
     assert code == 0, err
@@ -76,10 +89,14 @@ def test_runs_are_compared_and_stay_as_they_are(finished, features, tmp_path):
         assert all((row[name] != "") == hidden for name in ("agreement", "distance", "clients_tv"))
         assert 0 <= float(row["server_tv"]) <= 1
     for method in METHODS:
-        assert re.search(rf"^synthetic-{method}, round 3: agreement [01]\.\d{{3}}$", out, re.MULTILINE)
+        line = rf"synthetic-{method}, round 3: agreement [01]\.\d{{3}} \(clients as the run measured them after .*\)"
+        assert re.search(f"^{line}$", out, re.MULTILINE)
+    record = json.loads((tmp_path / "out" / "features.json").read_text())
+    assert [run["preferences"]["images_per_class"] for run in record["runs"].values()] == [10] * 3
+    assert record["maximisation"] is None
 
 
-def test_without_out_the_first_runs_figures_get_three_files(finished, features):
+def test_without_out_the_first_runs_figures_get_the_files(finished, features):
     before = digest(finished["fed2"])
     assert features(finished["fed2"], "--images", 10)[0] == 0
     after = digest(finished["fed2"])
@@ -88,19 +105,33 @@ def test_without_out_the_first_runs_figures_get_three_files(finished, features):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_what_the_run_measured_is_read_from_its_folder(method, finished, untrained):
+    found = inspect(finished[method], images_per_class=10)
+    assert found.alignment.metrics == measured(finished[method])[3]
+    assert list(found.models) == ["server"]
+    assert found.note == ""
+    other = inspect(finished[method], images_per_class=9)
+    assert other.alignment is None
+    assert other.note == (
+        "its checkpoint holds no models of clients, so the server's alone is drawn; "
+        "--refit trains each of its 4 clients once more and adds theirs."
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_it_measures_what_the_next_round_measured(method, finished):
     """The checkpoint of round 2 stands where the third round began, and all clients took part in that."""
-    found = inspection.inspect(finished[method], 2, images_per_class=10)
+    found = inspect(finished[method], 2, refit=True, images_per_class=10)
     assert found.round_idx == 2
     assert found.alignment.metrics == measured(finished[method])[3]
-    newest = inspection.inspect(finished[method], images_per_class=10)
+    newest = inspect(finished[method], refit=True, images_per_class=10)
     assert newest.round_idx == 3
     assert newest.alignment.metrics != found.alignment.metrics
 
 
 def test_groups_of_one_class_agree_and_trimmed_clients_count_for_theirs_alone(finished):
     """fc2 is grouped: what a neuron of it works for is its group's class, or nothing."""
-    found = {method: inspection.inspect(finished[method], images_per_class=10) for method in METHODS}
+    found = {method: inspect(finished[method], images_per_class=10) for method in METHODS}
     assert [one.layers for one in found.values()] == [LAYERS] * 3
     for method in ("fed2", "psi_net"):
         assert found[method].alignment.metrics["align/agreement_fc2"] == 1.0
@@ -119,15 +150,15 @@ def test_runs_of_one_name_are_told_apart(finished, features, tmp_path):
 
 
 def test_the_markdown_table_has_a_row_per_layer_and_a_column_per_run(finished):
-    found = [inspection.inspect(finished[method], images_per_class=10) for method in METHODS[:2]]
-    head, line, *body = inspection.markdown(found, "agreement").splitlines()
+    found = [inspect(finished[method], images_per_class=10) for method in METHODS[:2]]
+    head, line, *body = command.markdown(found, "agreement").splitlines()
     assert (head, line) == ("| layer | synthetic-fedavg | synthetic-fed2 |", "| --- | --- | --- |")
     values = [one.alignment.metrics for one in found]
     assert body == [
         "| {} | {:.3f} | {:.3f} |".format(layer, *(m[f"align/agreement_{layer}"] for m in values))
         for layer in LAYERS[:2]
     ]
-    assert len(inspection.markdown(found, "server_tv").splitlines()) == 2 + 3
+    assert len(command.markdown(found, "server_tv").splitlines()) == 2 + 3
 
 
 def test_personal_state_and_kept_momentum_stay_as_they_are(cli, small, features, tmp_path):
@@ -136,21 +167,42 @@ def test_personal_state_and_kept_momentum_stay_as_they_are(cli, small, features,
     assert cli(*small, *personal, "federation.ram_budget_mb=0.001").code == 0
     before = digest(tmp_path / "run")
     assert any(name.startswith("clients/") for name in before)
-    code, _, err = features(tmp_path / "run", "--images", 10, "--out", tmp_path / "out")
-    assert code == 0, err
-    assert digest(tmp_path / "run") == before
-    (row,) = rows(tmp_path / "out" / "features.csv")
-    assert (row["layer"], row["server_tv"]) == ("fc1", "")
+    said = {"own": "clients' own models in the checkpoint", "refit": "clients after one more local training"}
+    agreements = set()
+    for name, words in (("refit", ["--refit"]), ("own", [])):
+        code, out, err = features(tmp_path / "run", "--images", 10, "--out", tmp_path / "out", *words)
+        assert code == 0, err
+        assert said[name] in out
+        assert digest(tmp_path / "run") == before
+        (row,) = rows(tmp_path / "out" / "features.csv")
+        assert (row["layer"], row["server_tv"]) == ("fc1", "")
+        agreements.add(row["distance"])
+    assert len(agreements) == 2
     assert not (tmp_path / "out" / "server_total_variance.png").exists()
 
 
-def test_a_single_client_has_the_servers_variance_alone(cli, small, features, tmp_path):
+def test_kept_models_are_read_without_training(cli, small, features, tmp_path, monkeypatch):
+    """Of clients that share nothing: as they were after their last fit, which the run has measured."""
+    assert cli(*small, *MEASURED, "algorithm=local").code == 0
+    monkeypatch.setattr(Worker, "fit", None)
+    found = inspect(tmp_path / "run")
+    assert found.clients == "clients' own models in the checkpoint"
+    assert list(found.models) == [f"client {k}" for k in range(4)]
+    assert found.alignment.metrics == measured(tmp_path / "run")[3]
+
+
+@pytest.mark.parametrize("words", [(), ("--refit",)])
+def test_a_single_client_has_the_servers_variance_alone(words, cli, small, features, tmp_path, monkeypatch):
     assert cli(*small, "algorithm=centralized").code == 0
-    code, out, _ = features(tmp_path / "run", "--images", 10, "--out", tmp_path / "out")
+    monkeypatch.setattr(Worker, "fit", None)
+    code, out, _ = features(tmp_path / "run", "--images", 10, "--out", tmp_path / "out", *words)
     assert code == 0
-    assert "agreement nan" in out
+    refused = ", so --refit trains nothing" if words else ""
+    assert f"round 3: it has one client, and nobody to compare it with{refused}.\n" in out
     assert [row["agreement"] for row in rows(tmp_path / "out" / "features.csv")] == ["", ""]
-    assert not (tmp_path / "out" / "encoding_map.png").exists()
+    with np.load(tmp_path / "out" / "encoding_map.npz") as file:
+        assert [key for key in file.files if "primary" in key] == ["synthetic-centralized/primary/fc1"]
+        assert file["synthetic-centralized/primary/fc1"].shape == (1, 8)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +212,10 @@ def test_a_single_client_has_the_servers_variance_alone(cli, small, features, tm
         ("{root}/bare", "DIR must hold a checkpoint, but {root}/bare has none."),
         ("{root}/fedavg --round 1", "{root}/fedavg/checkpoints/000001.json cannot be read: [Errno 2] "),
         ("{root}/fedavg --images 0", "diagnostics.images_per_class must be an integer of at least 1, but it is 0."),
+        ("{root}/fedavg --neurons fc9:0", "--neurons must name a layer of synthetic-fedavg (fc1, fc2, fc3), but it names "),
+        ("{root}/fedavg --maximise fc1:9", "--maximise must have neurons from 0 to 8 for fc1 of synthetic-fedavg, but "),
+        ("{root}/fedavg --clients 1,4", "--clients must be from 0 to 3 for synthetic-fedavg, but it is 4."),
+        ("{root}/fedavg --maximise fc1:0 --steps 0", "--steps must be an integer of at least 1, but it is 0."),
         ("{root}/lost", "{root}/images/train must be a readable folder, but it is not "),
     ],
 )  # fmt: skip
@@ -197,7 +253,7 @@ def test_only_measured_rounds_have_alignment(arguments, expected, cli, small, tm
         *(f"align/{w}_fc1" for w in ("agreement", "distance", "tv")),
     }
     assert all(row.keys() == columns and 0 <= row["align/agreement"] <= 1 for row in found.values())
-    pictures = sorted(path.name for path in (tmp_path / "run" / "figures").glob("encoding_*"))
+    pictures = sorted(path.name for path in (tmp_path / "run" / "figures").glob("encoding_*.png"))
     assert pictures == [f"encoding_round_000{r}.png" for r in expected]
     final = summary(tmp_path / "run")["final"]
     assert final["align/agreement"] == found[expected[-1]]["align/agreement"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from fedfeat.commands.inspection import Inspection
 from fedfeat.commands.look import MOST_MODELS, Asked, Pictures
@@ -52,7 +53,9 @@ def _bars(one: Inspection, layer: str, name: str, neurons: Sequence[int], stem: 
     for model, found in one.models.items():
         at = found.layers.index(layer)
         vectors, present[model] = found.vectors[at][neurons], found.present[at][neurons]
-        shares[model] = normalise(vectors, one.probe.pref_neg)
+        kept = vectors.clamp(min=0) if one.probe.pref_neg == "clamp" else vectors
+        nothing = (kept == 0).all(1, keepdim=True)
+        shares[model] = normalise(vectors, one.probe.pref_neg).masked_fill(nothing, torch.nan)
         lines += [
             (model, neuron, label, raw, share)
             for neuron, here, raws, parts in zip(neurons, present[model], vectors, shares[model], strict=True)

@@ -109,7 +109,7 @@ def tv_curve(
         style: dict[str, Any] = {"color": line.get_color(), "linewidth": 1.2}
         hidden = tv[:-1] if with_output else tv
         height, first = tv_threshold(hidden, tau), choose_depth(hidden, tau)
-        where = f"exceeded from {names[first]} on" if first < len(hidden) else "not exceeded"
+        where = f"first exceeded by {names[first]}" if first < len(hidden) else "not exceeded"
         dotted = axes.axhline(height, linestyle=":", label=f"threshold {height:.2f}, {where}", **style)
         ends = nothing
         if label in depths:

@@ -53,7 +53,7 @@ def read_alignment(path: Path) -> Alignment:
         CheckpointError: The file is damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         (name,) = (key.removesuffix("/clients") for key in arrays if key.endswith("/clients"))
         start = f"{name}/primary/"

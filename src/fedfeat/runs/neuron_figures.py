@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -34,7 +34,8 @@ def preference_bars(
     Args:
         title: Title of the figure.
         neurons: Numbers of the neurons.
-        shares: Model to its normalised vectors (neurons, classes), see `features.preference.normalise`.
+        shares: Model to its normalised vectors (neurons, classes), see `features.preference.normalise`; NaN for a
+            neuron without any preference.
         present: Model to which of the neurons it has, bool (neurons,).
         class_names: Names of all classes.
         palette: See `encoding_map`.
@@ -46,8 +47,8 @@ def preference_bars(
     for column, (model, vectors) in enumerate(shares.items()):
         for row, vector in enumerate(vectors):
             axes = panels[row][column]
-            if not present[model][row]:
-                _lacking(axes)
+            if not present[model][row] or vector.isnan().any():
+                _say(axes, "no class" if present[model][row] else "lacks it")
                 continue
             axes.barh(at, vector.numpy(), color=[colors.of(label) for label in at], height=0.8)
             axes.grid(axis="x", alpha=0.3)
@@ -56,7 +57,7 @@ def preference_bars(
     step = -(-len(class_names) // MOST_LABELS)
     first.set_yticks(list(at)[::step], list(class_names)[::step])
     first.invert_yaxis()
-    first.set_xlim(left=min(0.0, *(float(vectors.min()) for vectors in shares.values())))
+    first.set_xlim(left=min(0.0, *(float(vectors.nan_to_num().min()) for vectors in shares.values())))
     for axes in (axes for row in panels for axes in row):
         axes.tick_params(labelsize="x-small", length=2)
         axes.spines[["top", "right"]].set_visible(False)
@@ -91,7 +92,7 @@ def maximised_grid(
             axes = panels[row][column]
             axes.set(xticks=[], yticks=[])
             if np.isnan(picture).any():
-                _lacking(axes)
+                _say(axes, "lacks it")
                 continue
             image = picture.transpose(1, 2, 0) if len(picture) == 3 else picture.mean(0)
             axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
@@ -112,24 +113,29 @@ def _grid(
     height: float,
     shared: bool = False,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Build a panel per neuron and model, with the models' names above and the neurons' at the left."""
+    """Build a panel per neuron and model, models beside each other; a single model's neurons take their place.
+
+    Returns:
+        The panels of each neuron, by model.
+    """
     from matplotlib.figure import Figure
 
-    size = max(5.0, 0.9 + width * len(models)), 0.8 + height * len(neurons)
+    down, across = [f"neuron {neuron}" for neuron in neurons], list(models)
+    if len(models) == 1:
+        down, across = across, down
+    size = max(6.4, 0.9 + width * len(across)), 0.8 + height * len(down)
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
-    panels: list[list[Any]] = figure.subplots(
-        len(neurons), len(models), sharex=shared, sharey=shared, squeeze=False
-    ).tolist()
-    for axes, model in zip(panels[0], models, strict=True):
-        axes.set_title(model, fontsize="small")
-    for row, neuron in zip(panels, neurons, strict=True):
-        row[0].set_ylabel(f"neuron {neuron}", fontsize="small")
-    return figure, panels
+    panels = figure.subplots(len(down), len(across), sharex=shared, sharey=shared, squeeze=False)
+    for axes, name in zip(panels[0], across, strict=True):
+        axes.set_title(name, fontsize="small")
+    for row, name in zip(panels, down, strict=True):
+        row[0].set_ylabel(name, fontsize="small")
+    return figure, (panels.T if len(models) == 1 else panels).tolist()
 
 
-def _lacking(axes: Axes) -> None:
-    axes.text(0.5, 0.5, "lacks it", transform=axes.transAxes, ha="center", va="center", fontsize="x-small")
+def _say(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize="x-small")
 
 
 def _short(name: str) -> str:

@@ -117,14 +117,14 @@ def test_tv_curve_has_its_threshold_and_names_the_first_layer_above_it():
     assert list(threshold.get_ydata()) == pytest.approx([0.5, 0.5])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("layer, first to last", "total variance (TV)")
-    assert labels_of(figure) == ["digits", "threshold 0.50, exceeded from c on"]
+    assert labels_of(figure) == ["digits", "threshold 0.50, first exceeded by c"]
     assert axes.get_title("right") == "threshold: min + 0.5 (max - min) of the layers"
     assert no_texts_overlap(figure)
 
 
 def test_the_logits_count_for_no_threshold():
     figure = tv_curve(["a", "b", "c"], {"x": [0.1, 0.3, 0.9]}, with_output=True, tau=0.75)
-    assert labels_of(figure) == ["x", "threshold 0.25, exceeded from b on"]
+    assert labels_of(figure) == ["x", "threshold 0.25, first exceeded by b"]
     flat = tv_curve(["a", "b", "c"], {"x": [0.2, 0.2, 0.9]}, with_output=True)
     assert labels_of(flat) == ["x", "threshold 0.20, not exceeded"]
     assert flat.axes[0].get_title("right").endswith("of the hidden layers")
@@ -140,9 +140,9 @@ def test_tv_curve_marks_where_groups_begin_in_networks_that_have_them():
     assert labels_of(figure) == [
         *("x", "dense", "y"),
         *(
-            "threshold 0.50, exceeded from b on",
+            "threshold 0.50, first exceeded by b",
             "threshold 0.50, not exceeded",
-            "threshold 0.50, exceeded from a on",
+            "threshold 0.50, first exceeded by a",
         ),
         *("groups from b on", "", "groups from a on"),
     ]
@@ -152,7 +152,7 @@ def test_tv_curve_marks_where_groups_begin_in_networks_that_have_them():
 
 def test_a_long_networks_names_stay_apart():
     layers = [f"encoder.conv{b}_{i}.conv" for b in range(1, 6) for i in range(1, 4)] + ["head.fc1.linear"]
-    curves = {f"fig7_tv-cifar{n}": np.linspace(0.1, 0.9, 16) for n in (10, 100)}
+    curves = {f"fig7_tv-cifar{n}": np.linspace(0.1, 0.9, 16).tolist() for n in (10, 100)}
     figure = tv_curve(layers, curves, {name: 6 for name in curves}, with_output=True)
     assert no_texts_overlap(figure)
     width = figure.canvas.get_width_height()[0]

@@ -47,6 +47,17 @@ def test_bars_are_the_shares_in_the_colours_of_the_classes():
     assert no_texts_overlap(figure)
 
 
+def test_a_neuron_without_any_preference_says_so_and_one_models_neurons_stand_side_by_side():
+    shares = {"server": torch.tensor([[0.3, 0.7], [torch.nan, torch.nan]])}
+    figure = preference_bars("T", [3, 9], shares, {"server": torch.tensor([True, True])}, ["cat", "dog"])
+    assert [axes.get_title() for axes in figure.axes] == ["neuron 3", "neuron 9"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["server", ""]
+    assert bars_of(figure.axes[0]) == pytest.approx([0.3, 0.7])
+    assert bars_of(figure.axes[1]) == []
+    assert [text.get_text() for text in figure.axes[1].texts] == ["no class"]
+    assert no_texts_overlap(figure)
+
+
 @pytest.mark.parametrize("classes", [2, 10, 100])
 def test_labels_stay_apart_for_many_clients_and_classes(classes):
     shares = {name: torch.rand(3, classes) for name in CLIENTS}
