@@ -131,7 +131,7 @@ def test_digits_are_learnt_with_the_depth_that_was_chosen(cli, tmp_path):
 def test_its_features_can_be_inspected_and_its_own_figure_stays(finished, capsys):
     figure = finished / "figures" / "total_variance.png"
     before = figure.read_bytes(), (finished / "structure.json").read_bytes()
-    inspection.main([str(finished), "--images", "10"])
+    inspection.main([str(finished), "--images", "10", "--refit"])
     assert "round 3: agreement" in capsys.readouterr().out
     assert (finished / "figures" / "encoding_map.png").exists()
     assert (figure.read_bytes(), (finished / "structure.json").read_bytes()) == before
