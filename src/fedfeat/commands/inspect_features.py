@@ -90,7 +90,6 @@ def write(found: Sequence["Inspection"], out: Path, asked: "Asked | None" = None
     from fedfeat.commands.neuron_files import write_neurons
     from fedfeat.features.diagnostics import server_alone
     from fedfeat.runs.feature_figures import draw_encodings
-    from fedfeat.runs.feature_numbers import SERVER
     from fedfeat.runs.figures import save_figure
 
     paths = [out / "features.csv", out / "features.json"]
@@ -99,7 +98,7 @@ def write(found: Sequence["Inspection"], out: Path, asked: "Asked | None" = None
     atomic_write_text(paths[1], json.dumps(_record(found, asked), indent=2) + "\n")
     named = by_name(found)
     encoded = {name: one.alignment for name, one in named.items() if one.alignment is not None}
-    alone = {name: one.models[SERVER] for name, one in named.items() if SERVER in one.models}
+    alone = {name: one.server for name, one in named.items() if one.server is not None}
     encoded |= {name: server_alone(found) for name, found in alone.items() if name not in encoded}
     if encoded:
         paths += [out / "encoding_map.png", out / "encoding_map.npz"]

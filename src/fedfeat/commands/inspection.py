@@ -51,6 +51,11 @@ class Inspection(NamedTuple):
     bars: dict[str, list[int]]
     maximised: dict[str, tuple[list[int], dict[str, Pictures]]]
 
+    @property
+    def server(self) -> Preferences | None:
+        """Class preferences of the server's model; None where the method has none."""
+        return self.models.get(SERVER)
+
 
 def inspect(
     run_dir: Path,

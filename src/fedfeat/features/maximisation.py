@@ -128,14 +128,14 @@ def maximise(
         pixels: From grey values to inputs.
         ascent: The settings.
     """
-    device = pixels.black.device
-    rows, chosen = torch.arange(len(neurons), device=device), torch.as_tensor(neurons, device=device)
-    draw = torch.Generator().manual_seed(derive_seed(ascent.seed, "activation maximisation"))
-
-    def own(images: Tensor) -> Tensor:
-        return activations(network, point, pixels.inputs(images))[rows, chosen]
-
     with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
+        device = pixels.black.device
+        rows, chosen = torch.arange(len(neurons), device=device), torch.as_tensor(neurons, device=device)
+        draw = torch.Generator().manual_seed(derive_seed(ascent.seed, "activation maximisation"))
+
+        def own(images: Tensor) -> Tensor:
+            return activations(network, point, pixels.inputs(images))[rows, chosen]
+
         mean = pixels.mean
         noise = torch.randn((1, *network.input_shape), generator=draw).to(device)
         x = (mean + START * noise).clamp(0, 1).repeat(len(neurons), 1, 1, 1)
