@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.commands.chosen_neurons import parse_neurons, parse_numbers
-from fedfeat.commands.reopen import one_sentence
+from fedfeat.commands.reopen import add_trust, one_sentence
 from fedfeat.config.arguments import check_targets
 from fedfeat.files import atomic_write_text
 
@@ -146,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         "--maximise", **neurons, help="pictures that raise these neurons' activation; as --neurons"
     )
     parser.add_argument("--out", type=Path, default=None, help="where to write (figures/ of the first run)")
+    add_trust(parser)
     group = parser.add_argument_group(
         "class preferences", "where not given as the run measured, else the defaults"
     )
@@ -200,7 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from fedfeat.commands.inspection import inspect
 
         found = [
-            inspect(folder, args.round, refit=args.refit, asked=asked, **probe) for folder in args.folders
+            inspect(folder, args.round, args.trust, refit=args.refit, asked=asked, **probe)
+            for folder in args.folders
         ]
         for path in write(found, args.out or args.folders[0] / "figures", asked):
             print(path)

@@ -60,6 +60,7 @@ class Inspection(NamedTuple):
 def inspect(
     run_dir: Path,
     round_idx: int | None = None,
+    trust: Sequence[str] = (),
     *,
     refit: bool = False,
     asked: Asked | None = None,
@@ -73,6 +74,7 @@ def inspect(
     Args:
         run_dir: Directory of the run.
         round_idx: Which checkpoint; None is the newest.
+        trust: See `commands.reopen.reopen`.
         refit: Whether clients train.
         asked: What else is looked at.
         probe: Arguments of `features.diagnostics.AlignmentProbe`, such as ``images_per_class``; those not given are
@@ -81,8 +83,9 @@ def inspect(
     Raises:
         UserError: There is no run, no such checkpoint, layer, neuron or client; or a fit failed.
     """
-    measured = read_config(run_dir)[1]["diagnostics"] or {}
-    experiment, checkpoint = reopen(run_dir, round_idx, diagnostics={**_PROBE, **measured, **probe})
+    # All that the run names is checked here, before some of it is handed on.
+    measured = read_config(run_dir, trust)[1]["diagnostics"] or {}
+    experiment, checkpoint = reopen(run_dir, round_idx, trust, diagnostics={**_PROBE, **measured, **probe})
     experiment.store.restore(checkpoint.manifest)
     has_server = become_server(experiment, checkpoint)
     look = Look(experiment, asked or Asked())
