@@ -21,7 +21,7 @@ from fedfeat.data.partition.parts import (
     single_part,
 )
 from fedfeat.data.pipeline import InputPipeline
-from fedfeat.data.pixels import ClientPixels
+from fedfeat.data.pixels import Entries, pixels_of
 from fedfeat.data.unlabelled import check_public, draw_unlabelled
 from fedfeat.seeding import derive_seed
 from fedfeat.types import Source, Survey
@@ -59,7 +59,8 @@ class FederatedData:
         self.dataset, self.split, self.device = dataset, split, torch.device(device)
         self._train, self._test = dataset.train.to(self.device), dataset.test.to(self.device)
         self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device)
-        self._pixels = ClientPixels(dataset, split, seed, self.device) if split.permuted else None
+        self._pixels = pixels_of(dataset, split, seed, self.device)
+        self.entries = self._pixels.entries(split)  # examples as clients see them
         self._public = check_public(public, dataset).train.to(self.device) if public else None
         self._whole: FederatedData | None = None
 
@@ -96,8 +97,7 @@ class FederatedData:
 
     def num_examples(self, client_id: int) -> int:
         """Count a client's training examples."""
-        offsets = self.split.train.offsets
-        return int(offsets[client_id + 1] - offsets[client_id])
+        return len(self.split.train.of(client_id))
 
     def largest_batch(self, batch_size: int | None) -> int:
         """Give the examples of a step under a batch size, of which None and -1 mean the whole client."""
@@ -139,20 +139,16 @@ class FederatedData:
             rank: This process among those that share the client.
             world_size: Number of processes that share the client; each takes a strided share of every batch.
         """
-        mine = self._on_device(self.split.train.of(client_id))
-        return ClientBatches(
-            self, mine, (seed, round_idx, client_id), batch_size, drop_singleton, rank, world_size
-        )
+        mine, address = self._own(client_id), (seed, round_idx, client_id)
+        return ClientBatches(self, mine, address, batch_size, drop_singleton, rank, world_size)
 
     def test_batches(
         self, indices: np.ndarray | Tensor, batch_size: int, client_id: int | None = None
     ) -> Iterator[Batch]:
-        """Yield test examples in the given order, with a client's pixel permutation where one is named."""
+        """Yield test examples in the given order, as a client sees them where one is named, else as the server does."""
         for chosen in self._on_device(indices).split(batch_size):
             x = self._pipeline.test(self._test.inputs[chosen])
-            if self._pixels is not None and client_id is not None:
-                x = self._pixels.of_client(x, client_id)
-            yield x, self._test.labels[chosen]
+            yield self._pixels.of_client(x, client_id), self._test.labels[chosen]
 
     def plain(self, raw: Tensor) -> Tensor:
         """Turn inputs as they are stored, (B, ...), into what the network reads, without augmentation."""
@@ -163,8 +159,8 @@ class FederatedData:
         inputs, _ = self.shared_examples(survey.source, survey.size, seed, round_idx)
         if not survey.augment:
             return inputs
-        generator = torch.Generator(self.device)
-        generator.manual_seed(derive_seed(seed, "unlabelled augmentation", round_idx))
+        address = derive_seed(seed, "unlabelled augmentation", round_idx)
+        generator = torch.Generator(self.device).manual_seed(address)
         return self._pipeline.train(inputs, generator)
 
     def shared_examples(self, source: Source, size: int, seed: int, round_idx: int) -> tuple[Tensor, Tensor]:
@@ -183,13 +179,13 @@ class FederatedData:
 
     def labelled_batches(self, client_id: int, batch_size: int) -> Iterator[Batch]:
         """Yield a client's training examples in their fixed order, without augmentation."""
-        for chosen in self._on_device(self.split.train.of(client_id)).split(batch_size):
-            yield self.plain_inputs(chosen), self._train.labels[chosen]
+        for entries in self._own(client_id).split(batch_size):
+            yield self.plain_inputs(entries), self.train_labels(entries)
 
     def val_batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield the validation examples of all clients, without augmentation."""
-        for chosen in self._on_device(self.split.val.indices).split(batch_size):
-            yield self.plain_inputs(chosen), self._train.labels[chosen]
+        for entries in self._on_device(self.entries.val).split(batch_size):
+            yield self.plain_inputs(entries), self.train_labels(entries)
 
     @property
     def whole(self) -> "FederatedData":
@@ -197,10 +193,7 @@ class FederatedData:
         return self if self._whole is None else self._whole
 
     def without(self, count: int) -> "FederatedData":
-        """Give the same data without the last ``count`` clients: neither their examples nor their test parts.
-
-        The others keep their numbers, their examples and their pixel orders.
-        """
+        """Give the same data without the last ``count`` clients; the others keep numbers, examples, pixel orders."""
         if not count:
             return self
         left = self.num_clients - count
@@ -215,33 +208,42 @@ class FederatedData:
     def pooled(self) -> "FederatedData":
         """Give the same data with one training client that holds everything; test parts stay as they are.
 
-        An example that some client trains on is no validation example here, and overlapping parts count once.
+        What some client trains on is no validation example here, and overlapping parts count once; an example
+        that clients see each in its own way is another for each of them.
         """
-        train = np.unique(self.split.train.indices)
-        val = np.setdiff1d(self.split.val.indices, train)
-        return self._view(train=single_part(train), val=single_part(val))
+        entries = self.entries.pooled()
+        train, val = map(single_part, map(self.examples_of, entries))
+        return self._view(entries, train=train, val=val)
 
-    def _view(self, **parts: Any) -> "FederatedData":
+    def _view(self, entries: Entries | None = None, **parts: Any) -> "FederatedData":
         one = copy(self)
         one.__dict__.pop("class_counts", None)
         one.split, one._whole = self.split._replace(**parts), self.whole
+        one.entries = entries or self._pixels.entries(one.split)
         return one
 
-    def train_inputs(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+    def train_inputs(self, entries: Tensor, generator: torch.Generator) -> Tensor:
         """Give training examples as the network reads them, augmented."""
-        return self._permute(self._pipeline.train(self._train.inputs[chosen], generator), chosen)
+        x = self._pipeline.train(self._train.inputs[self.examples_of(entries)], generator)
+        return self._pixels.of_entries(x, entries)
 
-    def plain_inputs(self, chosen: Tensor) -> Tensor:
+    def plain_inputs(self, entries: Tensor) -> Tensor:
         """Give training examples as the network reads them without augmentation."""
         # For many examples ten times as fast as indexing.
-        return self._permute(self._pipeline.test(self._train.inputs.index_select(0, chosen)), chosen)
+        x = self._pipeline.test(self._train.inputs.index_select(0, self.examples_of(entries)))
+        return self._pixels.of_entries(x, entries)
 
-    def train_labels(self, chosen: Tensor) -> Tensor:
+    def train_labels(self, entries: Tensor) -> Tensor:
         """Give the labels of training examples."""
-        return self._train.labels[chosen]
+        return self._train.labels[self.examples_of(entries)]
 
-    def _permute(self, x: Tensor, chosen: Tensor) -> Tensor:
-        return x if self._pixels is None else self._pixels.of_examples(x, chosen)
+    def examples_of(self, entries: Any) -> Any:
+        """Give the training examples of entries, an array or a tensor."""
+        return self._pixels.examples(entries)
+
+    def _own(self, client_id: int) -> Tensor:
+        parts = self.split.train._replace(indices=self.entries.train)
+        return self._on_device(parts.of(client_id))
 
     def _on_device(self, indices: np.ndarray | Tensor) -> Tensor:
         return torch.as_tensor(indices, device=self.device)

@@ -74,7 +74,7 @@ def images_by_class(data: "FederatedData", count: int, seed: int) -> list[Tensor
         For each class float32 ``(count, C, H, W)``, the same at every call.
     """
     draw = numpy_generator(seed, "images by class")
-    mine = np.unique(data.split.train.indices)
-    labels = data.dataset.train.labels.cpu().numpy()[mine]
+    mine = np.unique(data.entries.train)
+    labels = data.dataset.train.labels.cpu().numpy()[data.examples_of(mine)]
     chosen = (draw.permutation(mine[labels == label])[:count] for label in range(data.dataset.num_classes))
     return [data.plain_inputs(torch.as_tensor(own, device=data.device)) for own in chosen]

@@ -80,7 +80,7 @@ def evaluate_global(
     """Evaluate the server's model on the full test set and on each client's test part.
 
     Where each client sees the inputs its own way (`permuted`), there is no common test set: ``global/*`` is then the
-    mean over all clients' test examples.
+    mean over all clients' test examples, or of the whole test set as the server sees it (`server_order`).
 
     Returns:
         The metrics, and per client accuracy and loss.
@@ -92,6 +92,9 @@ def evaluate_global(
             score = executor.score(payload, data.test_indices(int(k)), int(k))
             accuracies[k], losses[k] = score.correct.mean(), score.losses.mean()
         total_acc, total_loss = weighted_mean(accuracies, sizes), weighted_mean(losses, sizes)
+        if data.split.server_order:
+            score = executor.score(payload)
+            total_acc, total_loss = weighted_mean(score.correct), weighted_mean(score.losses)
     else:
         score = executor.score(payload)
         accuracies, losses = data.test_means(score.correct), data.test_means(score.losses)

@@ -5,7 +5,8 @@ import torch
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts, pixel_permutation
-from fedfeat.data.partition.schemes import Iid, NClasses, Permuted, Subsets
+from fedfeat.data.partition.permuted import Permuted
+from fedfeat.data.partition.schemes import Iid, NClasses, Subsets
 from fedfeat.data.transforms import Transform
 from fedfeat.errors import ConfigError
 

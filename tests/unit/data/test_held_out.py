@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import ClassTestParts, ClientSplit, IndexTestParts, Parts
-from fedfeat.data.partition.schemes import Dirichlet, Iid, NClasses, Permuted, Shards
+from fedfeat.data.partition.permuted import Permuted
+from fedfeat.data.partition.schemes import Dirichlet, Iid, NClasses, Shards
 from fedfeat.data.transforms import Transform
 
 NUM = 60

@@ -9,7 +9,7 @@ import torch
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
-from fedfeat.data.partition.schemes import Permuted
+from fedfeat.data.partition.permuted import Permuted
 from fedfeat.data.transforms import Transform
 from fedfeat.data.unlabelled import draw_unlabelled
 from fedfeat.errors import DataError

@@ -39,7 +39,7 @@ def cut_anew(dataset: "Dataset", split: ClientSplit) -> tuple["Dataset", ClientS
 
     train, test = (pool.rows(np.flatnonzero(chosen)) for chosen in (~held_out, held_out))
     tests = IndexTestParts(moved(split.test.parts))
-    anew = ClientSplit(moved(split.train), moved(split.val), tests, split.permuted)
+    anew = split._replace(train=moved(split.train), val=moved(split.val), test=tests, merged=False)
     return replace(dataset, train=train, test=test), anew
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedfeat.errors import DataError
 from fedfeat.seeding import numpy_generator
 
 
@@ -111,6 +112,7 @@ class ClientSplit(NamedTuple):
         test: Test examples of every client.
         permuted: Whether every client sees the pixels in an order of its own.
         merged: Whether all indices count through the training set and on through the test set, see `merged.cut_anew`.
+        server_order: Whether the whole test set is seen in a further order of the pixels, that no client has.
     """
 
     train: Parts
@@ -118,11 +120,27 @@ class ClientSplit(NamedTuple):
     test: TestParts
     permuted: bool = False
     merged: bool = False
+    server_order: bool = False
 
 
 def owners_of(parts: Parts) -> np.ndarray:
     """Give the client that holds each entry of ``parts.indices``."""
     return np.repeat(np.arange(parts.num_clients), np.diff(parts.offsets))
+
+
+def check_owners(parts: Parts) -> None:
+    """Refuse parts that give an example to several clients, or to one twice.
+
+    Raises:
+        DataError: Names the first such example.
+    """
+    shared = np.flatnonzero(np.bincount(parts.indices) > 1)
+    if len(shared):
+        owners = sorted({int(k) for k in owners_of(parts)[parts.indices == shared[0]]})
+        raise DataError(
+            "partition must give no example to several clients where they see it alike, "
+            f"but example {shared[0]} is with the clients {owners}."
+        )
 
 
 def class_counts(parts: Parts, labels: np.ndarray, num_classes: int) -> np.ndarray:
@@ -190,9 +208,13 @@ def first_tests(test: TestParts, count: int) -> TestParts:
     return IndexTestParts(first_parts(test.parts, count))
 
 
-def pixel_permutation(seed: int, client_id: int, num_pixels: int) -> np.ndarray:
-    """Give the fixed order in which one client sees the pixels, int64 (num_pixels,), after FedFusion."""
-    return numpy_generator(seed, "pixels", client_id).permutation(num_pixels)
+def pixel_permutation(seed: int, client_id: int | None, num_pixels: int) -> np.ndarray:
+    """Give the fixed order in which one client sees the pixels, int64 (num_pixels,), after FedFusion.
+
+    None is the server, whose order is that of no client.
+    """
+    place = ("pixels of the server",) if client_id is None else ("pixels", client_id)
+    return numpy_generator(seed, *place).permutation(num_pixels)
 
 
 def _select(indices: np.ndarray, sizes: np.ndarray) -> Parts:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from fedfeat.data.partition.parts import (
     Parts,
     Population,
     TestParts,
+    check_owners,
     class_counts,
     hold_out,
 )
@@ -30,9 +31,23 @@ class Scheme(ABC):
 
     Attributes:
         val_fraction: Share of each client's training examples that is held out for validation.
+        permuted: Whether every client sees the pixels in an order of its own.
+        may_overlap: Whether an example may belong to several clients.
     """
 
     val_fraction: Share = 0.0
+    permuted: ClassVar[bool] = False
+    may_overlap: ClassVar[bool] = False
+
+    @property
+    def merged(self) -> bool:
+        """Whether training and test set are cut as one, see `merged.cut_anew`."""
+        return False
+
+    @property
+    def server_order(self) -> bool:
+        """Whether the whole test set has a further order of the pixels, see `permuted.Permuted`."""
+        return False
 
     def split(
         self,
@@ -60,12 +75,13 @@ class Scheme(ABC):
             test_columns or {},
         )
         parts, test = self.assign(population, numpy_generator(seed, "partition"))
+        if not self.may_overlap:
+            check_owners(parts)
         if test is None:
             held = class_counts(parts, population.train_labels, num_classes) > 0
             test = ClassTestParts(held, population.test_labels)
         train, val = hold_out(parts, self.val_fraction, numpy_generator(seed, "validation"))
-        merged = isinstance(self, Shards) and self.merged
-        return ClientSplit(train, val, test, permuted=isinstance(self, Permuted), merged=merged)
+        return ClientSplit(train, val, test, self.permuted, self.merged, self.server_order)
 
     @abstractmethod
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, TestParts | None]:
@@ -79,11 +95,6 @@ class Iid(Scheme):
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, None]:
         """See `Scheme.assign`."""
         return index_sets.iid(len(population.train_labels), population.num_clients, rng), None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Permuted(Iid):
-    """IID examples, but every client sees the pixels in a fixed order of its own (FedFusion)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +196,7 @@ class Subsets(Scheme):
     """Client i holds all examples of the classes in list i, train and test (FedFusion); lists may overlap."""
 
     classes: Sequence[Sequence[int]]
+    may_overlap = True
 
     def __post_init__(self) -> None:
         # A config's lists become plain tuples, so that the scheme is a hashable value.

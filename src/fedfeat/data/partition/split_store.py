@@ -8,9 +8,8 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,8 +52,7 @@ def load_or_make(
         {
             "format": FORMAT,
             "dataset": dataset.fingerprint(),
-            "scheme": type(scheme).__name__,
-            "parameters": asdict(scheme),
+            **_description(scheme),
             "num_clients": num_clients,
             "seed": seed,
         },
@@ -109,14 +107,24 @@ def read_split(
             test = ClassTestParts(arrays["test_mask"].reshape(num_clients, -1), test_labels)
         else:
             test = IndexTestParts(_read_parts(arrays, "test", num_clients, num_test))
-        return ClientSplit(train, val, test, bool(arrays["permuted"]), merged)
+        # Absent from what was stored before there was such an order.
+        server_order = bool(arrays.get("server_order", False))
+        return ClientSplit(train, val, test, bool(arrays["permuted"]), merged, server_order)
     except Exception:  # a damaged archive raises nearly anything, and is made again whatever it is
         return None
 
 
+def _description(scheme: Scheme) -> dict[str, Any]:
+    """Give a scheme's name and parameters, of a scheme within it likewise, whose parameters alone would not tell it."""
+    fields = vars(scheme).items()
+    values = {name: _description(one) if isinstance(one, Scheme) else one for name, one in fields}
+    return {"scheme": type(scheme).__name__, "parameters": values}
+
+
 def _write(folder: Path, split: ClientSplit, counts: np.ndarray, classes: tuple[str, ...], key: str) -> None:
     folder.mkdir()
-    arrays = {"permuted": np.array(split.permuted), "merged": np.array(split.merged)}
+    flags = ("permuted", "merged", "server_order")
+    arrays = {name: np.array(getattr(split, name)) for name in flags}
     for name, parts in (("train", split.train), ("val", split.val)):
         arrays |= {f"{name}_indices": parts.indices, f"{name}_offsets": parts.offsets}
     if isinstance(split.test, ClassTestParts):

@@ -89,9 +89,9 @@ def _examples(
     address: tuple[int, int],
     batch_size: int | None,
 ) -> np.ndarray:
-    """Give the example at each place of each batch, int64 (K, steps, B), and -1 where there is none."""
+    """Give the entry (`data.pixels`) at each place of each batch, int64 (K, steps, B), and -1 where there is none."""
     seed, round_idx = address
-    parts = data.split.train
+    offsets, entries = data.split.train.offsets, data.entries.train
     counts = [data.num_examples(k) for k in clients]
     size, kept = np.array([cut(count, batch_size) for count in counts]).T
     per_epoch = -(-kept // size)
@@ -107,10 +107,10 @@ def _examples(
     lengths = kept[who]
     who, epoch, place = np.repeat(who, lengths), np.repeat(epoch, lengths), _count_up(lengths)
     step = epoch * per_epoch[who] + place // size[who]
-    example = parts.indices[parts.offsets[np.asarray(clients)][who] + torch.cat(orders).numpy()]
+    entry = entries[offsets[np.asarray(clients)][who] + torch.cat(orders).numpy()]
     done = step < num_steps[who]
     table = np.full((len(clients), num_steps.max(), min(size.max(), kept.max())), -1, dtype=np.int64)
-    table[who[done], step[done], (place % size[who])[done]] = example[done]
+    table[who[done], step[done], (place % size[who])[done]] = entry[done]
     return table
 
 

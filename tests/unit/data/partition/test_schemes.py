@@ -25,7 +25,9 @@ COLUMNS = {"client": np.arange(600) % 7}, {"client": np.arange(150) % 7}
 
 
 def built(name, **overrides):
-    return hydra.utils.instantiate(OmegaConf.merge(OmegaConf.load(CONFIGS / f"{name}.yaml"), overrides))
+    config = OmegaConf.merge(OmegaConf.load(CONFIGS / f"{name}.yaml"), overrides)
+    config.pop("defaults", None)
+    return hydra.utils.instantiate(config)
 
 
 def cut(scheme, num_clients=10, seed=0, columns=COLUMNS):
