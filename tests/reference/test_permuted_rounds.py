@@ -1,0 +1,85 @@
+"""Rounds on full copies of images with an order of the pixels for each client, against rounds on permuted images.
+
+The reference has no permutations: it trains on a data set that holds every image once for each client, its pixels
+already moved.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from harness import parties
+
+from fedfeat.data.examples import Dataset, Examples
+from fedfeat.data.federated import FederatedData
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts, pixel_permutation
+from fedfeat.data.partition.permuted import Copies, Permuted
+from fedfeat.data.transforms import Transform
+from fedfeat.executors.forked.processes import ProcessExecutor
+from fedfeat.executors.serial import SerialExecutor
+from fedfeat.executors.stacked.vectorized import VectorizedExecutor
+from fedfeat.models.mlp import mlp
+
+NUM, SIDE, CLIENTS = 14, 2, 3
+DRAW = np.random.default_rng(0)
+IMAGES = torch.from_numpy(DRAW.integers(0, 256, (NUM, 1, SIDE, SIDE), dtype=np.uint8))
+LABELS = torch.from_numpy(DRAW.integers(0, 3, NUM))
+
+
+def federated(images, labels, split):
+    one = Dataset("images", Examples(images, labels), Examples(images, labels), tuple("abc"), (0.5,), (0.3,))
+    return FederatedData(one, split, Transform())
+
+
+def permuted():
+    labels = LABELS.numpy()
+    return federated(IMAGES, LABELS, Permuted(inner=Copies()).split(labels, labels, 3, CLIENTS, 0))
+
+
+def moved():
+    """Image i as client k sees it is example ``i * CLIENTS + k``."""
+    orders = [pixel_permutation(0, k, SIDE**2) for k in range(CLIENTS)]
+    images = torch.stack([IMAGES.flatten(1)[:, order] for order in orders], dim=1).view(-1, 1, SIDE, SIDE)
+    own = np.arange(NUM * CLIENTS).reshape(NUM, CLIENTS).T
+    parts = Parts(own.ravel(), np.arange(CLIENTS + 1) * NUM)
+    nobody = Parts(np.zeros(0, dtype=np.int64), np.zeros(CLIENTS + 1, dtype=np.int64))
+    return federated(
+        images, LABELS.repeat_interleave(CLIENTS), ClientSplit(parts, nobody, IndexTestParts(parts))
+    )
+
+
+def network():
+    torch.manual_seed(0)
+    return mlp((1, SIDE, SIDE), 3, hidden=[5])
+
+
+def weights_and_metrics(folder, data, build_executor=SerialExecutor):
+    course = {"build_model": network, "batch_size": 4, "num_rounds": 3, "local_epochs": 2}
+    federation = parties(folder, data=data, build_executor=build_executor, **course)
+    federation.executor.start()
+    try:
+        steps, records = federation.run()
+    finally:
+        federation.executor.close()
+    names = ("global/acc", "global/loss", "global/client_acc_mean", "train/loss")
+    metrics = [[record.metrics.get(name, np.nan) for name in names] for record in records]
+    return torch.cat([tensor.flatten() for tensor in steps[-1].state.params.values()]), np.array(metrics)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_copies_train_as_permuted_images_do(pooled, tmp_path):
+    kinds = [permuted(), moved()]
+    found, expected = (
+        weights_and_metrics(tmp_path / str(i), data.pooled() if pooled else data) for i, data in enumerate(kinds)
+    )
+    assert torch.equal(found[0], expected[0])
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("build_executor", [partial(ProcessExecutor, num_processes=2), VectorizedExecutor])
+def test_every_executor_knows_whose_order_it_is(build_executor, tmp_path):
+    expected, metrics = weights_and_metrics(tmp_path / "serial", permuted())
+    found, others = weights_and_metrics(tmp_path / "other", permuted(), build_executor)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(others, metrics, rtol=1e-5)
