@@ -163,6 +163,11 @@ def _is_averaged(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def full(tensor: Tensor) -> Tensor:
+    """Give a tensor in float32, or in float64 where it is."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def sum_dtype(tensor: Tensor) -> torch.dtype:
     """Give the type in which tensors like this one are summed: float32 for half precision, else its own."""
     return torch.float32 if tensor.dtype in _HALF else tensor.dtype

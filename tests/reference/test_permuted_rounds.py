@@ -71,7 +71,8 @@ def weights_and_metrics(folder, data, build_executor=SerialExecutor):
 def test_copies_train_as_permuted_images_do(pooled, tmp_path):
     kinds = [permuted(), moved()]
     found, expected = (
-        weights_and_metrics(tmp_path / str(i), data.pooled() if pooled else data) for i, data in enumerate(kinds)
+        weights_and_metrics(tmp_path / str(i), data.pooled() if pooled else data)
+        for i, data in enumerate(kinds)
     )
     assert torch.equal(found[0], expected[0])
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)

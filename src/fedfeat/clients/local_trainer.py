@@ -21,6 +21,13 @@ from fedfeat.errors import ConfigError
 # The fields on which it depends whether a Trainer can be built on a machine; of the rest, those that are given.
 _MACHINE = ("accelerator", "devices", "strategy", "precision")
 
+# Precisions whose weights and inputs are of another type than float32; the mixed ones have float32 weights.
+_DTYPES: dict[str | int, torch.dtype] = {
+    **dict.fromkeys((64, "64", "64-true"), torch.float64),
+    "bf16-true": torch.bfloat16,
+    "16-true": torch.float16,
+}
+
 # Arguments of Lightning that are only handed on.
 _FURTHER = (
     *("limit_train_batches", "accumulate_grad_batches", "detect_anomaly", "profiler", "max_time"),
@@ -138,6 +145,11 @@ class LocalTrainer:
             trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
         return trainer
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of weights and inputs."""
+        return dtype_of(self.precision)
+
     def device(self) -> torch.device:
         """Device on which data live and models are evaluated.
 
@@ -157,6 +169,11 @@ class LocalTrainer:
         """Context in which evaluation computes in the precision of the fits."""
         dtypes: dict[str | int, torch.dtype] = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
         return torch.autocast(device.type, dtype=dtypes.get(self.precision), enabled=self.precision in dtypes)
+
+
+def dtype_of(precision: str | int) -> torch.dtype:
+    """Give the type of weights and inputs under a precision of Lightning's."""
+    return _DTYPES.get(precision, torch.float32)
 
 
 def begin_fit(trainer: pl.Trainer, num_steps: int, steps_per_epoch: int) -> None:

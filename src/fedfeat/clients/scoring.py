@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedfeat.clients.tasks import Scores
+from fedfeat.params import full
 
 
 @torch.inference_mode()
@@ -17,7 +18,7 @@ def score_examples(predict: Callable[[Tensor], Tensor], batches: Iterable[tuple[
     """
     correct, losses = [], []
     for inputs, labels in batches:
-        logits = predict(inputs).float()
+        logits = full(predict(inputs))
         correct.append(logits.argmax(1) == labels)
         losses.append(functional.cross_entropy(logits, labels, reduction="none"))
     return Scores(torch.cat(correct).double().cpu().numpy(), torch.cat(losses).double().cpu().numpy())

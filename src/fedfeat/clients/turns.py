@@ -53,6 +53,8 @@ def make_module(
         # What a method adds to the network has the same first weights in every process and architecture.
         torch.manual_seed(derive_seed(seed, "method init"))
         module = build_client(model=networks.build(key), channels_last=trainer.channels_last)
+    if trainer.dtype != torch.float32:
+        module.to(trainer.dtype)
     if trainer.compile:
         module.model.compile()
     return module

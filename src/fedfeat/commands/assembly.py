@@ -85,6 +85,7 @@ def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | 
     Raises:
         UserError: The data are missing, or cannot be split so.
     """
+    from fedfeat.clients.local_trainer import dtype_of
     from fedfeat.data.federated import FederatedData
     from fedfeat.data.partition.split_store import load_or_make
 
@@ -97,7 +98,8 @@ def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | 
     public = (
         hydra.utils.instantiate(config["public"]["loader"], _convert_="all") if "public" in config else None
     )
-    data = FederatedData(dataset, split, transform, seed=seed, device=device, public=public)
+    dtype = dtype_of(config["trainer"]["precision"])
+    data = FederatedData(dataset, split, transform, seed=seed, device=device, public=public, dtype=dtype)
     data = data.without(federation["held_out"])
     data = data.reduced(scenario["reduced_fraction"], scenario["reduced_to"], seed)
     return data.pooled() if config["algorithm"]["pooled"] else data

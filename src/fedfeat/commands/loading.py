@@ -26,6 +26,7 @@ from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import in_order
 from fedfeat.errors import CheckpointError
 from fedfeat.models.grouped import GroupSeparation
+from fedfeat.params import full
 from fedfeat.rounds.tally import Meter
 from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder, trusted_packages
 from fedfeat.runs.client_store import ClientStore
@@ -80,7 +81,7 @@ class Model:
 
     @torch.inference_mode()
     def __call__(self, inputs: Tensor | np.ndarray) -> Tensor:
-        """Give logits (B, C), float32.
+        """Give logits (B, C), float32, or float64 where the run computed in it.
 
         Args:
             inputs: (B, ...) as the data set stores them (images: uint8), or as the network reads them (float).
@@ -88,7 +89,7 @@ class Model:
         device = self.module.device
         parts = torch.as_tensor(inputs, device=device).split(self._batch_size)
         with self._trainer.autocast(device):
-            return torch.cat([self._logits(self._read(part)).float() for part in parts])
+            return torch.cat([full(self._logits(self._read(part))) for part in parts])
 
     def predict(self, inputs: Tensor | np.ndarray) -> Tensor:
         """Give the ids (B,) of the most likely classes; ``inputs`` as for a call."""
@@ -185,7 +186,8 @@ class LoadedRun:
     @cached_property
     def _pipeline(self) -> InputPipeline:
         transform = self._made("data.transform")
-        return InputPipeline(self._facts.mean, self._facts.std, transform, self._device)
+        dtype = self._trainer.dtype
+        return InputPipeline(self._facts.mean, self._facts.std, transform, self._device, dtype)
 
     @cached_property
     def _server(self) -> Server:

@@ -10,6 +10,7 @@ import torch
 from omegaconf import DictConfig
 
 from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks
+from fedfeat.clients.local_trainer import dtype_of
 from fedfeat.clients.networks import OneNetwork, separated
 from fedfeat.data.affected import weak_clients
 from fedfeat.errors import ConfigError
@@ -50,7 +51,8 @@ def build_networks(
     def seeded(make: Callable[[], Network]) -> Network:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "init"))
-            return make()
+            # Drawn in float32 whatever the precision, so that runs of any start from the same numbers.
+            return make().to(dtype_of(config["trainer"]["precision"]))
 
     if pool:
         if structure:

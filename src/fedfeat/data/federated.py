@@ -43,6 +43,7 @@ class FederatedData:
         seed: The experiment's seed; gives the clients' pixel permutations where the split asks for them.
         device: Where inputs and labels are kept.
         public: Another data set, whose training examples servers may share (`types.Source`).
+        dtype: Of inputs as the network reads them.
     """
 
     def __init__(
@@ -54,11 +55,12 @@ class FederatedData:
         seed: int = 0,
         device: torch.device | str = "cpu",
         public: "Dataset | None" = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         dataset, split = cut_anew(dataset, split)
         self.dataset, self.split, self.device = dataset, split, torch.device(device)
         self._train, self._test = dataset.train.to(self.device), dataset.test.to(self.device)
-        self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device)
+        self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device, dtype)
         self._pixels = pixels_of(dataset, split, seed, self.device)
         self.entries = self._pixels.entries(split)  # examples as clients see them
         self._public = check_public(public, dataset).train.to(self.device) if public else None
@@ -101,9 +103,8 @@ class FederatedData:
 
     def largest_batch(self, batch_size: int | None) -> int:
         """Give the examples of a step under a batch size, of which None and -1 mean the whole client."""
-        if batch_size is None or batch_size == -1:
-            return int(np.diff(self.split.train.offsets).max(initial=1))
-        return batch_size
+        size = -1 if batch_size is None else batch_size
+        return int(np.diff(self.split.train.offsets).max(initial=1)) if size == -1 else size
 
     def test_indices(self, client_id: int) -> np.ndarray:
         """Give the test examples of one client."""

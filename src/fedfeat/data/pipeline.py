@@ -10,13 +10,14 @@ from fedfeat.errors import ConfigError
 
 
 class InputPipeline:
-    """Applies a transform to batches; tensors that are not uint8 (features, tokens) pass through unchanged.
+    """Applies a transform to batches; of what is no uint8 tokens pass through unchanged, features in another type.
 
     Args:
         mean: The data set's mean of each channel, on a scale where 255 is 1.
         std: The data set's standard deviation of each channel, on the same scale.
         transform: Augmentation and, where it has them, the moments used instead.
         device: Where the batches are.
+        dtype: Of the inputs.
     """
 
     def __init__(
@@ -25,15 +26,16 @@ class InputPipeline:
         std: Sequence[float],
         transform: Transform,
         device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         used_mean = _chosen("mean", transform.mean, mean)
         used_std = _chosen("std", transform.std, std)
         if min(used_std, default=1.0) <= 0:
             raise ConfigError.rule("data.transform.std", "be positive in every channel", used_std)
-        self._augment = transform.augment
+        self._augment, self._dtype = transform.augment, dtype
         # (x / 255 - mean) / std as x * scale + shift, each (C, 1, 1)
-        self._scale = _per_channel([1 / (255 * s) for s in used_std], device)
-        self._shift = _per_channel([-m / s for m, s in zip(used_mean, used_std, strict=True)], device)
+        self._scale = _per_channel([1 / (255 * s) for s in used_std], device, dtype)
+        self._shift = _per_channel([-m / s for m, s in zip(used_mean, used_std, strict=True)], device, dtype)
 
     @property
     def augments(self) -> bool:
@@ -48,7 +50,7 @@ class InputPipeline:
             generator: Source of the augmentation's randomness.
 
         Returns:
-            Inputs, float32 ``(B, C, H', W')``.
+            Inputs, ``(B, C, H', W')``.
         """
         if x.dtype == torch.uint8:
             for operation in self._augment:
@@ -62,11 +64,11 @@ class InputPipeline:
             x: Images, uint8 ``(B, C, H, W)``.
 
         Returns:
-            Inputs, float32 ``(B, C, H, W)``.
+            Inputs, ``(B, C, H, W)``.
         """
         if x.dtype != torch.uint8:
-            return x
-        return torch.addcmul(self._shift, x.float(), self._scale)
+            return x.to(self._dtype) if x.is_floating_point() else x
+        return torch.addcmul(self._shift, x.to(self._dtype), self._scale)
 
 
 def _chosen(name: str, own: Sequence[float] | None, given: Sequence[float]) -> tuple[float, ...]:
@@ -78,5 +80,5 @@ def _chosen(name: str, own: Sequence[float] | None, given: Sequence[float]) -> t
     return tuple(given if own is None else own)
 
 
-def _per_channel(values: Sequence[float], device: torch.device | str) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device)[:, None, None]
+def _per_channel(values: Sequence[float], device: torch.device | str, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)[:, None, None]

@@ -14,7 +14,7 @@ back to the system after every step, which made a step with 2,000 inputs 3.5 tim
 
 
 def represented(represent: Callable[[Tensor], Tensor], inputs: Tensor, part: int) -> Tensor:
-    """Represent inputs part by part, as float32 (m, d), which is held once.
+    """Represent inputs part by part, as float32 or float64 (m, d), which is held once.
 
     Args:
         represent: Gives (B, ...) of inputs (B, ...).
@@ -25,7 +25,8 @@ def represented(represent: Callable[[Tensor], Tensor], inputs: Tensor, part: int
     for start in range(0, len(inputs), part):
         rows = represent(inputs[start : start + part]).flatten(1)
         if found is None:
-            found = rows.new_empty(len(inputs), rows.shape[1], dtype=torch.float32)
+            dtype = torch.promote_types(rows.dtype, torch.float32)
+            found = rows.new_empty(len(inputs), rows.shape[1], dtype=dtype)
         found[start : start + part] = rows
     assert found is not None
     return found

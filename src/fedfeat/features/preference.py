@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedfeat.features.capture import Point, captured, eval_mode, layer_points
 from fedfeat.models.network import Network
+from fedfeat.params import full
 
 PrefAt = Literal["post_act", "pre_act"]
 PrefReduce = Literal["product_then_mean", "mean_then_product"]
@@ -33,7 +34,7 @@ class Preferences(NamedTuple):
 
     Attributes:
         layers: Paths of the layers in the order in which they run, the last layer included.
-        vectors: P_l of each layer, float32 (neurons, classes), on the CPU.
+        vectors: P_l of each layer (neurons, classes), on the CPU; float32, or float64 of a network in it.
         present: Which of the layer's neurons the network has, bool (neurons,): all, unless the vectors have been put
             at the places of a larger network's neurons.
     """
@@ -86,12 +87,14 @@ def _one_class(
     network: Network, points: dict[str, Point], images: Tensor, label: int, pref_reduce: str, pref_score: str
 ) -> list[Tensor]:
     """Give the preferences of all layers for one class, each (neurons,)."""
-    nothing = [torch.zeros(point.neurons) for point in points.values()]
+    weight = next(network.parameters())
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    nothing = [torch.zeros(point.neurons, dtype=dtype) for point in points.values()]
     if len(images) == 0:
         return nothing
     with captured(network, points) as taken:
         # A copy, because autograd cannot keep tensors of inference mode.
-        logits = network(images.to(next(network.parameters())).clone())
+        logits = network(images.to(weight).clone())
     if torch.isneginf(logits[:, label]).all():
         return nothing
     scores = logits if pref_score == "logit" else logits.softmax(dim=1)
@@ -107,7 +110,7 @@ def _one_class(
 def _reduce(activation: Tensor, gradient: Tensor, pref_reduce: str) -> Tensor:
     """Average over images and positions: (B, neurons, ...) to (neurons,)."""
     # The logit -inf of a class that the network lacks has gradient 0, but their product would be NaN.
-    activation, gradient = activation.float().masked_fill(activation.isneginf(), 0.0), gradient.float()
+    activation, gradient = full(activation).masked_fill(activation.isneginf(), 0.0), full(gradient)
     dims = (0, *range(2, activation.ndim))
     if pref_reduce == "product_then_mean":
         return (activation * gradient).mean(dims).cpu()
@@ -115,18 +118,18 @@ def _reduce(activation: Tensor, gradient: Tensor, pref_reduce: str) -> Tensor:
 
 
 def normalise(p: Tensor, pref_neg: PrefNeg = "clamp") -> Tensor:
-    """Divide each neuron's vector by its sum: the P-hat of Psi-Net Eq. 5 (Fed2 Eq. 17), float32 (neurons, classes).
+    """Divide each neuron's vector by its sum: the P-hat of Psi-Net Eq. 5 (Fed2 Eq. 17), (neurons, classes).
 
     Args:
         p: Raw vectors (neurons, classes).
         pref_neg: Negative preferences become 0 (``clamp``), positive (``abs``), or stay (``keep``, Eq. 5 to the
             letter: a sum near 0 gives large values, a negative one turns all signs).
     """
-    p = p.double()
+    dtype, p = p.dtype, p.double()
     if pref_neg != "keep":
         p = p.clamp(min=0) if pref_neg == "clamp" else p.abs()
     p = p + EPSILON
-    return (p / p.sum(dim=1, keepdim=True)).float()
+    return (p / p.sum(dim=1, keepdim=True)).to(dtype)
 
 
 def primary_classes(p: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
-from fedfeat.models.network import Network, meta_state
+from fedfeat.models.network import Network, dtype_of, meta_state
 
 
 def forward_flops(network: Network, batch: int = 2) -> int:
@@ -39,7 +39,7 @@ def encoder_flops(network: Network, batch: int = 2) -> int:
 
 
 def _count(part: nn.Module, network: Network, batch: int, backward: bool) -> int:
-    x = torch.empty((batch, *network.input_shape), device="meta")
+    x = torch.empty((batch, *network.input_shape), dtype=dtype_of(part), device="meta")
     formulas = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with torch.set_grad_enabled(backward), counter:

@@ -169,6 +169,11 @@ def meta_state(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """Give the type of a module's parameters; float32 where it has none."""
+    return next((parameter.dtype for parameter in module.parameters()), torch.float32)
+
+
 def output_shape(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, ...]:
     """Give the shape of one example after the module, by a dry run that computes and draws nothing.
 
@@ -177,7 +182,7 @@ def output_shape(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, ..
         input_shape: Shape of one example.
     """
     # Two examples, because batch normalisation refuses a single value per channel.
-    x = torch.empty((2, *input_shape), device="meta")
+    x = torch.empty((2, *input_shape), dtype=dtype_of(module), device="meta")
     with torch.no_grad():
         return tuple(functional_call(module, meta_state(module), (x,)).shape[1:])
 

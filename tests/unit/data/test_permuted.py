@@ -139,7 +139,9 @@ def test_the_server_may_have_an_order_of_its_own():
 
 
 def test_no_other_split_gives_an_example_to_two_clients():
-    sentence = r"^partition must give no example to several clients .* example 0 is with the clients \[0, 1, 2\]\.$"
+    sentence = (
+        r"^partition must give no example to several clients .* example 0 is with the clients \[0, 1, 2\]\.$"
+    )
     with pytest.raises(DataError, match=sentence):
         Copies().split(LABELS, LABELS, 4, 3, SEED)
     overlapping = Subsets(classes=[[0, 1], [1, 2]]).split(LABELS, LABELS, 4, 2, SEED)

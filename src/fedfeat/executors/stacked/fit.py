@@ -72,8 +72,9 @@ class StackedClients(QuickModule):
         self.objective.to(self.device).train()
         self._full = {parameter: parameter.data for parameter in self.weights}
         self._fixed = {name: tensor.to(self.device) for name, tensor in self._fixed.items()}
-        self._counts = torch.tensor(self._sizes, dtype=torch.float32, device=self.device)
-        self._loss_sums = torch.zeros(len(self.weights[0]), device=self.device)
+        dtype = torch.promote_types(self.weights[0].dtype, torch.float32)
+        self._counts = torch.tensor(self._sizes, dtype=dtype, device=self.device)
+        self._loss_sums = torch.zeros(len(self.weights[0]), dtype=dtype, device=self.device)
         self._masks = DropoutMasks(self.objective.calls, self._seeds, self.device)
 
     @torch.no_grad()

@@ -37,7 +37,7 @@ _PURE = (
 )
 
 # Largest gap between gradients of a stacked and a single step, relative to the largest gradient: sums in another order.
-_TOLERANCE = {"32-true": 1e-3, "bf16-mixed": 5e-2}
+_TOLERANCE = {"64-true": 1e-10, "32-true": 1e-3, "bf16-mixed": 5e-2}
 
 
 class Probe(NamedTuple):
@@ -82,7 +82,7 @@ def _refusal(worker: Worker) -> str | None:
         "stacked fits do not keep the state of each client's optimizer yet (federation.opt_state=keep)":
             worker.settings.keep_optimizer,
         "a fit runs on one device (trainer.devices)": worker.lightning.world_size > 1,
-        f"trainer.precision={trainer.precision} is neither 32-true nor bf16-mixed":
+        f"trainer.precision={trainer.precision} is none of 64-true, 32-true and bf16-mixed":
             str(worker.lightning.precision) not in _TOLERANCE,
         "stacked fits do not clip each client's gradient by its own norm yet (trainer.gradient_clip_val)":
             trainer.gradient_clip_val is not None,
