@@ -159,18 +159,22 @@ def parties(
     batch_size: int | None = None,
     keep_optimizer: bool = False,
     build_executor: Any = SerialExecutor,
+    precision: str = "32-true",
     ram_budget: int = 2**20,
     **plan: Any,
 ) -> Parties:
     """Build a federation; further arguments are those of `Plan`."""
     data = make_data() if data is None else data
+    trainer = LocalTrainer(accelerator="cpu", precision=precision)
+    if trainer.dtype != torch.float32:
+        data = FederatedData(data.dataset, data.split, transforms.none(), dtype=trainer.dtype)
     optimizer = partial(torch.optim.SGD, lr=lr, momentum=momentum)
     executor = build_executor(
         lambda: Worker(
             data,
             networks or OneNetwork(build_model),
             partial(client, optimizer=optimizer),
-            LocalTrainer(accelerator="cpu"),
+            trainer,
             WorkerSettings(0, batch_size, 100, keep_optimizer),
         )
     )

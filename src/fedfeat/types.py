@@ -111,7 +111,7 @@ class Survey(NamedTuple):
     Attributes:
         source: Where they come from, see `Source`.
         size: How many.
-        asked: ``none``, ``cohort`` or ``all`` clients.
+        asked: ``none``, the ``cohort``, ``all`` clients, or those of these numbers.
         augment: Whether the inputs are augmented as training inputs are.
         sends: Whether clients receive what `Server.broadcast` gives before they answer; else they go by what they keep.
         counted: Whether inputs and answers are bytes that are sent; not where they stand for what a server computes.
@@ -119,7 +119,7 @@ class Survey(NamedTuple):
 
     source: Source
     size: int
-    asked: Literal["none", "cohort", "all"] = "none"
+    asked: Literal["none", "cohort", "all"] | tuple[int, ...] = "none"
     augment: bool = False
     sends: bool = False
     counted: bool = True

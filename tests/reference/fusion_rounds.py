@@ -148,9 +148,9 @@ def reference_score(params, before, data, setting):
     return (logits.argmax(1) == y).double().mean().item(), functional.cross_entropy(logits, y).item()
 
 
-def check(setting, store_dir, tolerance=2e-5):
+def check(setting, store_dir, tolerance=2e-5, **plan):
     """Compare weights and scores of every round; give the federation."""
-    federation = federation_of(setting, store_dir)
+    federation = federation_of(setting, store_dir, **plan)
     steps, records = federation.run()
     first = steps[0].state.average.params
     expected = {name: t.double() if t.is_floating_point() else t.clone() for name, t in first.items()}

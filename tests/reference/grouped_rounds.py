@@ -199,9 +199,9 @@ def reference_round(params, heads, data, cohort, setting):
     return result
 
 
-def check(setting, store_dir):
+def check(setting, store_dir, tolerance=2e-5, **plan):
     """Run and compare every tensor after every round."""
-    federation = federation_of(setting, store_dir)
+    federation = federation_of(setting, store_dir, **plan)
     steps, records = federation.run()
     whole = federation.executor.worker.networks.build().state_dict()
     expected = {k: v.double() if v.is_floating_point() else v for k, v in whole.items()}
@@ -215,7 +215,7 @@ def check(setting, store_dir):
                 found.double(),
                 expected[name].double(),
                 rtol=0,
-                atol=2e-5,
+                atol=tolerance,
                 msg=lambda m, name=name, r=round_idx: f"{name} {r} {m}",
             )
     assert set(steps[-1].state.params) == {n for n in whole if not is_personal(n, setting)}

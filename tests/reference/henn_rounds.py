@@ -65,6 +65,10 @@ SETTINGS = {
     "heterogeneous, one by one": Setting(hetero=True, cohort_size=1),
     "heterogeneous, some inputs": Setting(hetero=True, rad_batch=5, rad_every=2, schedule="const"),
     "heterogeneous, participants": Setting(hetero=True, kbar_over="participants"),
+    "heterogeneous, last participants": Setting(hetero=True, kbar_over="last_participants", schedule="const"),
+    "heterogeneous, last participants, one by one": Setting(
+        hetero=True, kbar_over="last_participants", cohort_size=1, final_epochs=2
+    ),
     "heterogeneous, fro": Setting(hetero=True, kernel_norm="fro", hsic="unbiased"),
     "heterogeneous, logits": Setting(hetero=True, repr_at="logits", schedule="log"),
     "heterogeneous, features": Setting(hetero=True, repr_at="features", dropout=0.4, rad_batch=5),
@@ -207,10 +211,12 @@ def reference_round(newest, own, data, round_idx, cohort, setting, num_steps=STE
     """The averaged model (None among unequal ones) after a round; ``own`` are the clients' models, and change."""
     eta = eta0 * ETA[setting.schedule](round_idx)
     rad = shared_inputs(data, round_idx)
-    asked = range(3) if setting.kbar_over == "all" else cohort
+    before = sample_cohort(0, round_idx - 1, 3, setting.cohort_size) if round_idx else ()
+    asked = {"all": range(3), "participants": cohort, "last_participants": before}[setting.kbar_over]
     with torch.no_grad():
         models = [own[k] for k in asked] if setting.hetero else [newest]
-        target = mean_kernel(models, rad, setting)
+        target = mean_kernel(models, rad, setting) if models else None
+    eta = eta if models else 0.0
     for k in cohort:
         chosen, train = data.split.train.of(k), data.dataset.train
         examples = train.inputs[chosen].double(), train.labels[chosen]
@@ -239,9 +245,9 @@ def loss_of(params, test, setting):
     return functional.cross_entropy(predicted(params, test.inputs.double(), setting), test.labels).item()
 
 
-def check(setting, store_dir, tolerance=1e-5):
+def check(setting, store_dir, tolerance=1e-5, **plan):
     """Compare weights and accuracies of every client after every round; give the federation."""
-    federation = federation_of(setting, store_dir, evaluate_local=True)
+    federation = federation_of(setting, store_dir, evaluate_local=True, **plan)
     data, test = federation.data, federation.data.dataset.test
     networks = pooled(names=setting.names) if setting.hetero else None
     initial = [

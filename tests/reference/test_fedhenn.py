@@ -229,7 +229,7 @@ def distance_to(target):
 
 
 PREPARE, RECEIVE, ADD = FedHeNNClient.prepare, FedHeNNClient.receive, WeightedMean.add
-SURVEY = SharedInputsServer.survey
+SURVEY, AGGREGATE = SharedInputsServer.survey, FedHeNNHeteroServer.aggregate
 HETERO, RESTRICT, REPRESENT = FedHeNNHeteroServer.__init__, Kernel.restrict, FedHeNNClient.represent
 
 
@@ -238,14 +238,19 @@ def target_in_training_mode(self, batches):
     return PREPARE(self, batches)
 
 
-def over_participants(self, *arguments, **more):
-    HETERO(self, *arguments, **more)
-    self.rad = self.rad._replace(asked="cohort")
+def over(whom):
+    """A server half that asks others for their kernels than the configuration says."""
+
+    def init(self, *arguments, **more):
+        HETERO(self, *arguments, **more)
+        self.kbar_over = whom
+
+    return init
 
 
-def over_all(self, *arguments, **more):
-    HETERO(self, *arguments, **more)
-    self.rad = self.rad._replace(asked="all")
+def first_ones_for_ever(self, state, updates):
+    found = AGGREGATE(self, state, updates)
+    return found._replace(trained=state.trained or found.trained)
 
 
 def mixed_memories(self, payload, memory):
@@ -298,8 +303,20 @@ BUGS = {
     ),
     "term in round 0": ("heterogeneous", [(shared, "ETA_SCHEDULES", {"sqrt": lambda t: math.sqrt(t + 1)})]),
     "weight without the root": ("homogeneous", [(shared, "ETA_SCHEDULES", {"sqrt": float})]),
-    "mean over participants": ("heterogeneous", [(FedHeNNHeteroServer, "__init__", over_participants)]),
-    "mean over all": ("heterogeneous, participants", [(FedHeNNHeteroServer, "__init__", over_all)]),
+    "mean over participants": ("heterogeneous", [(FedHeNNHeteroServer, "__init__", over("participants"))]),
+    "mean over all": ("heterogeneous, participants", [(FedHeNNHeteroServer, "__init__", over("all"))]),
+    "this round's instead of the last": (
+        "heterogeneous, last participants",
+        [(FedHeNNHeteroServer, "__init__", over("participants"))],
+    ),
+    "last instead of this round's": (
+        "heterogeneous, participants",
+        [(FedHeNNHeteroServer, "__init__", over("last_participants"))],
+    ),
+    "the first participants for ever": (
+        "heterogeneous, last participants, one by one",
+        [(FedHeNNHeteroServer, "aggregate", first_ones_for_ever)],
+    ),
     "memories mixed": ("heterogeneous", [(FedHeNNClient, "receive", mixed_memories)]),
     "memories forgotten": ("heterogeneous", [(FedHeNNClient, "receive", from_the_beginning)]),
     "mean without weights": (

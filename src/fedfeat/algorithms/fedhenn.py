@@ -192,12 +192,14 @@ class FedHeNNState(NamedTuple):
         average: State of the server half that averages; None where nothing is averaged.
         inputs: X_t between survey and aggregation.
         target: Kbar, likewise.
+        trained: Clients that have trained last, where Kbar is over them.
     """
 
     round_idx: int
     average: Any = None
     inputs: Tensor | None = None
     target: Kernel | None = None
+    trained: tuple[int, ...] = ()
 
 
 class FedHeNNServer(SharedInputsServer, Around):

@@ -16,7 +16,10 @@ from fedfeat.algorithms.fedhenn import AlignedWeights, FedHeNNState
 from fedfeat.algorithms.shared_inputs import SharedInputsServer
 from fedfeat.config.conditions import Positive
 from fedfeat.features.kernels import Kernel, KernelMean, KernelName, KernelNorm, gaussian_kernel
-from fedfeat.types import Answer, Federation, Update
+from fedfeat.types import Answer, Federation, Survey, Update
+
+KbarOver = Literal["all", "participants", "last_participants"]
+ASKED: dict[KbarOver, Literal["all", "cohort"]] = {"all": "all", "participants": "cohort"}
 
 
 class FedHeNNHeteroServer(SharedInputsServer):
@@ -26,8 +29,9 @@ class FedHeNNHeteroServer(SharedInputsServer):
         kernel: ``linear`` or ``rbf``; the clients' own.
         sigma_factor: Of rbf.
         kernel_norm: ``none`` (the paper's plain mean), or ``fro``: no client counts more for the scale of its kernel.
-        kbar_over: ``all`` clients (Algorithm 2), or the round's ``participants``, before they train;
-            dishamakhija/FedHeNN takes those of the round before, after they had trained.
+        kbar_over: Whose networks, as they are before the round's fits, give Kbar. ``all`` clients' (Algorithm 2); those
+            of the round's ``participants``, a client's own among them; or of the ``last_participants``, those of the
+            round before as they have come out of it, as in dishamakhija/FedHeNN: the first round has no term then.
         arguments: As in `SharedInputsServer`.
     """
 
@@ -39,16 +43,22 @@ class FedHeNNHeteroServer(SharedInputsServer):
         kernel: KernelName = "linear",
         sigma_factor: Positive = 0.4,
         kernel_norm: KernelNorm = "none",
-        kbar_over: Literal["all", "participants"] = "all",
+        kbar_over: KbarOver = "all",
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
         self.kernel, self.sigma_factor, self.kernel_norm = kernel, sigma_factor, kernel_norm
-        self.rad = self.rad._replace(asked="all" if kbar_over == "all" else "cohort")
+        self.kbar_over = kbar_over
 
     def init(self, model: nn.Module, federation: Federation) -> FedHeNNState:
         """Start without anything common."""
         return FedHeNNState(0)
+
+    def survey(self, state: FedHeNNState, round_idx: int) -> Survey | None:
+        """Share X_t in rounds whose term has a weight, and ask those over whom Kbar is."""
+        found = super().survey(state, round_idx)
+        asked = state.trained if self.kbar_over == "last_participants" else ASKED[self.kbar_over]
+        return found._replace(asked=asked) if found and asked else None
 
     def hear(self, state: FedHeNNState, inputs: Tensor, answers: Iterable[Answer]) -> FedHeNNState:
         """Sum the clients' kernels up as they come."""
@@ -68,7 +78,11 @@ class FedHeNNHeteroServer(SharedInputsServer):
 
     def aggregate(self, state: FedHeNNState, updates: Iterable[Update]) -> FedHeNNState:
         """Let the clients keep what they have, and drop X_t."""
-        return FedHeNNState(state.round_idx + 1)
+        trained: tuple[int, ...] = ()
+        if self.kbar_over == "last_participants":
+            # Where every fit of a round has failed, those of the round before are still the last.
+            trained = tuple(update.client_id for update in updates) or state.trained
+        return FedHeNNState(state.round_idx + 1, trained=trained)
 
     def global_payload(self, state: FedHeNNState) -> None:
         """There is no common model."""

@@ -135,7 +135,8 @@ class _Loop:
         if survey is None:
             return state
         inputs = self.data.unlabelled(survey, self.plan.seed, round_idx)
-        asked = {"none": (), "cohort": cohort, "all": range(self.plan.num_clients)}[survey.asked]
+        groups = {"none": (), "cohort": cohort, "all": range(self.plan.num_clients)}
+        asked = survey.asked if isinstance(survey.asked, tuple) else groups[survey.asked]
         bytes_of = ByteCounter()
 
         def make(client_id: int) -> Task:

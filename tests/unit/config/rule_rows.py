@@ -196,7 +196,7 @@ REFUSED_BY_PARTS = [
     ("algorithm.server.eta_schedule", "exp", "one of sqrt, linear, const, log"),
     ("algorithm.server.kernel", "poly", "one of linear, rbf"),
     ("algorithm.server.kernel_norm", "trace", "one of none, fro"),
-    ("algorithm.server.kbar_over", "cohort", "one of all, participants"),
+    ("algorithm.server.kbar_over", "cohort", "one of all, participants, last_participants"),
     ("algorithm.server.sigma_factor", -0.4, "in (0, inf)"),
     ("algorithm.server.weighting", "equal", "one of samples, uniform"),
     ("algorithm.server.pairing", "none", "one of presence, all"),

@@ -60,13 +60,14 @@ def test_methods_share_the_same_inputs_and_redraw_them_every_round(tmp_path):
     assert not any(torch.equal(alike[i][0], alike[j][0]) for i in range(3) for j in range(i))
 
 
-@pytest.mark.parametrize("kbar_over", ["all", "participants"])
+@pytest.mark.parametrize("kbar_over", ["all", "participants", "last_participants"])
 def test_who_is_asked(kbar_over, tmp_path):
     """Forward 2 (4 5 + 5 3) = 70 FLOPs for each of 8 inputs."""
     heard = []
     federation_of(tmp_path, listening(FedHeNNHeteroServer, heard, kbar_over=kbar_over)).run()
-    for round_idx, (_, answers) in enumerate(heard):
-        asked = range(4) if kbar_over == "all" else sample_cohort(0, round_idx, 4, 2)
+    cohorts = [sample_cohort(0, round_idx, 4, 2) for round_idx in range(3)]
+    expected = {"all": [range(4)] * 3, "participants": cohorts, "last_participants": cohorts[:2]}[kbar_over]
+    for (_, answers), asked in zip(heard, expected, strict=True):
         assert answers == [(k, SIZES[k], 8 * 70) for k in asked]
 
 
