@@ -91,7 +91,7 @@ IDENTITIES = {
     "all personal": (("algorithm=fedavg", "algorithm.client.personal=[all]"), ("algorithm=local",)),
     "fed2 where everyone has all classes": (
         ("algorithm=fed2", *ALL_CLASSES),
-        ("algorithm=fedavg", "structure=grouped", *ALL_CLASSES),
+        ("algorithm=fed2", "algorithm.server.pairing=all", *ALL_CLASSES),
     ),
 }
 
