@@ -39,6 +39,8 @@ SETTINGS = {
     "fh_t1_kernel_c10": (C10, shards(2), 10, 100, None, None, None),
     "fh_t1_kernel_c100": (C100, shards(20), 10, 100, None, None, None),
     "fh_t1_kernel_sent": (SENT, USERS, 4, 100, None, None, None),
+    "fh_t1_width": (C10, shards(2), 10, 100, None, None, None),
+    "fh_rad_size": (C10, shards(2), 10, 100, None, None, None),
     "fh_fig1_excluded": (C10, shards(5), 10, 100, None, None, None),
     "fh_fig3_data": (C10, shards(5), 10, 100, None, None, None),
     "fh_epochs": (C10, shards(2), 10, 100, None, None, None),
@@ -48,6 +50,10 @@ SEEDS = {"seed": ["0", "1", "2"]}
 AXES = {
     **{name: {"arm": [*ARMS[:4], LSTM if name == "fh_t2_sent" else CNN]} for name in TABLE2},
     **{f"fh_t1_kernel_{data}": {"algorithm.client.kernel": ["linear", "rbf"]} for data in ("c10", "c100", "sent")},
+    "fh_t1_width": {"algorithm.client.sigma_factor": ["0.2", "0.4", "0.8"]},
+    "fh_rad_size": {
+        "arm": ["fedhenn", CNN], "algorithm.server.rad_size": ["100", "500", "1000", "2500", "5000"]
+    },
     "fh_fig1_excluded": {
         "arm": ["fedavg", "fedprox_mu01", "fedhenn_weak"],
         "scenario.weak_fraction": ["0.0", "0.2", "0.4", "0.6", "0.8"],
@@ -155,6 +161,28 @@ def test_published_kernels(data, linear, rbf):
         assert config["algorithm"]["name"] == "fedhenn"
         assert config["name"] == f"fh_t1_kernel_{data}-{kernel}"
         assert published_numbers(config) == {"last10/personal/acc_mean": pytest.approx(percent / 100)}
+
+
+def test_widths_of_the_gaussian_kernel_stand_beside_the_number_of_table_1():
+    config = composed("experiment=fedhenn/fh_t1_width", "algorithm.client.sigma_factor=0.8")
+    assert (config["algorithm"]["client"]["kernel"], config["name"]) == ("rbf", "fh_t1_width-0.8")
+    assert published_numbers(config) == {"last10/personal/acc_mean": pytest.approx(0.9303)}
+
+
+def test_all_shared_inputs_are_in_the_term_where_their_number_is_swept():
+    for arm in ("fedhenn", CNN):
+        config = composed("experiment=fedhenn/fh_rad_size", chosen(arm), "algorithm.server.rad_size=2500")
+        assert config["algorithm"]["client"]["rad_batch"] is None
+        assert config["name"] == f"fh_rad_size-{arm}-2500"
+        assert published_numbers(config) == {}
+
+
+@pytest.mark.parametrize("preset", TABLE2)
+def test_targets_lie_on_both_sides_of_every_published_accuracy(preset):
+    targets = composed(f"experiment=fedhenn/{preset}")["federation"]["targets"]
+    for percent in (*SETTINGS[preset][-2], *SETTINGS[preset][-1]):
+        assert any(percent / 100 - 0.05 <= target <= percent / 100 for target in targets), percent
+        assert any(percent / 100 <= target <= percent / 100 + 0.05 for target in targets), percent
 
 
 def test_figures_publish_nothing_and_name_their_points():

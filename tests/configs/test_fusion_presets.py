@@ -18,15 +18,22 @@ EVENS_ODDS = [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 HALVES = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 CIFAR, MNIST = ("cifar10", "fusion_cifar_cnn", "cifar_fusion"), ("mnist", "mnist_cnn", "mnist_fusion")
 A, B = (89.89, 89.77, 90.51, 90.11), (92.21, 92.32, 92.78, 92.53)
+# Table 2: rounds to 94 and 95 %.
+ROUNDS = dict(zip(ARMS, [(100, 256), (87, 227), (78, 201), (34, 92)], strict=True))
 C, D = (95.20, 95.25, 95.43, 95.79), (80.01, 80.85, 82.95, 82.15)
+SCHEMES = "fedfeat.data.partition.schemes"
+IID = {"_target_": f"{SCHEMES}.Iid", "val_fraction": 0.0}
+DIGITS = {"_target_": f"{SCHEMES}.Subsets", "classes": EVENS_ODDS, "val_fraction": 0.0}
+COPIES = {"_target_": "fedfeat.data.partition.permuted.Copies"}
 SETTINGS = {
     "ff_a": (CIFAR, ("Subsets", "classes", HALVES), 2, None, 3e-3, 0.985, "reset", A),
     "ff_b": (CIFAR, ("Subsets", "classes", EVENS_ODDS), 2, None, 3e-3, 0.985, "reset", B),
     "ff_a_10x5": (CIFAR, ("NClasses", "classes_per_client", 5), 10, None, 3e-3, 0.985, "reset", A),
     "ff_b_10x2": (CIFAR, ("NClasses", "classes_per_client", 2), 10, None, 3e-3, 0.985, "reset", B),
-    "ff_c": (MNIST, ("Permuted", "val_fraction", 0.0), 10, None, 2e-3, 0.99, "keep", C),
-    "ff_c_rounds": (MNIST, ("Permuted", "val_fraction", 0.0), 10, None, 2e-3, 0.99, "keep", None),
-    "ff_c_newclient": (MNIST, ("Permuted", "val_fraction", 0.0), 10, None, 2e-3, 0.99, "keep", None),
+    "ff_c": (MNIST, ("Permuted", "inner", IID), 10, None, 2e-3, 0.99, "keep", C),
+    "ff_c_copies": (MNIST, ("Permuted", "inner", COPIES), 10, None, 2e-3, 0.99, "keep", C),
+    "ff_c_released": (MNIST, ("Permuted", "inner", DIGITS), 2, None, 2e-3, 0.99, "keep", C),
+    "ff_c_newclient": (MNIST, ("Permuted", "inner", IID), 10, None, 2e-3, 0.99, "keep", None),
     "ff_d": (CIFAR, ("Iid", "val_fraction", 0.0), 10, 5, 5e-3, 0.99, "reset", D),
 }
 
@@ -35,7 +42,15 @@ def test_every_preset_has_a_sweep_and_says_its_command():
     assert set(PRESETS) == set(SETTINGS)
     for name, path in PRESETS.items():
         assert f"# fedfeat --multirun experiment=fedfusion/{name}\n" in path.read_text()
-        assert axes(path) == {"algorithm": list(ARMS), "seed": ["0", "1", "2"]}
+        more = {"federation.num_clients": ["2", "10"]} if name == "ff_c_copies" else {}
+        assert axes(path) == {"algorithm": arms_of(name), "seed": ["0", "1", "2"]} | more
+
+
+def arms_of(preset):
+    """The arms of a preset: those of the authors' script have its mean and its order."""
+    if preset != "ff_c_released":
+        return list(ARMS)
+    return ["fedavg_uniform", *(f"{arm}_code" for arm in ARMS[1:])]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -44,14 +59,20 @@ def test_a_preset_is_the_row_of_the_specification(name):
     config = composed(f"experiment=fedfusion/{name}")
     check(config)
     assert config["group"] == f"fedfusion/{name}"
-    assert config["name"] == f"{name}-fedfusion_multi"
+    assert config["name"].removesuffix("-10") == f"{name}-fedfusion_multi"
     assert config["data"]["name"] == data
     assert config["data"]["transform"] == {"_target_": f"fedfeat.data.transforms.{transform}"}
     network = config["model"]
     assert network["_target_"] == f"fedfeat.models.cnn.{model}"
-    assert (network["dropout"], network["init"], network.get("arch", "text")) == (0.2, "xavier", "text")
-    assert config["partition"]["_target_"] == f"fedfeat.data.partition.schemes.{scheme}"
+    assert (network["dropout"], network["init"], network.get("arch", "text")) == (
+        0.2, "xavier", "code" if name == "ff_c_released" else "text"
+    )  # fmt: skip
+    module = "permuted" if scheme == "Permuted" else "schemes"
+    assert config["partition"]["_target_"] == f"fedfeat.data.partition.{module}.{scheme}"
     assert config["partition"][key] == value
+    if scheme == "Permuted":
+        order = "server" if name == "ff_c_released" else "clients"
+        assert config["partition"]["global_order"] == order
     federation = config["federation"]
     assert (federation["num_clients"], federation["cohort_size"]) == (clients, cohort)
     assert federation["held_out"] == (1 if name == "ff_c_newclient" else 0)
@@ -71,9 +92,12 @@ def test_a_preset_is_the_row_of_the_specification(name):
 
 @pytest.mark.parametrize("preset", [name for name, row in SETTINGS.items() if row[-1]])
 def test_published_accuracies(preset):
-    for arm, percent in zip(ARMS, SETTINGS[preset][-1], strict=True):
-        config = composed(f"experiment=fedfusion/{preset}", f"algorithm={arm}")
+    rows = zip(ARMS, arms_of(preset), SETTINGS[preset][-1], strict=True)
+    for arm, name, percent in rows:
+        config = composed(f"experiment=fedfusion/{preset}", f"algorithm={name}")
         expected = {"last10/local_pre_agg/acc_mean": pytest.approx(percent / 100)}
+        if preset.startswith("ff_c"):
+            expected |= {f"to_target/{at}/rounds": ROUNDS[arm][i] for i, at in enumerate((0.94, 0.95))}
         assert published_numbers(config) == expected
         if arm != "fedavg":  # the operator decides, whatever the arm is called
             config["algorithm"]["name"] = "fedfusion"
@@ -82,13 +106,26 @@ def test_published_accuracies(preset):
     assert published_numbers(config) == {}
 
 
-def test_published_rounds():
-    """Table 2, whose targets are measured."""
-    table = dict(zip(ARMS, [(100, 256), (87, 227), (78, 201), (34, 92)], strict=True))
-    for arm, (to94, to95) in table.items():
-        config = composed("experiment=fedfusion/ff_c_rounds", f"algorithm={arm}")
-        assert published_numbers(config) == {"to_target/0.94/rounds": to94, "to_target/0.95/rounds": to95}
-        assert {0.94, 0.95} <= set(config["federation"]["targets"])
+@pytest.mark.parametrize("preset", [name for name, row in SETTINGS.items() if row[-1]])
+def test_targets_lie_on_both_sides_of_every_published_accuracy_and_are_those_of_table_2(preset):
+    targets = composed(f"experiment=fedfusion/{preset}")["federation"]["targets"]
+    for percent in SETTINGS[preset][-1]:
+        assert any(percent / 100 - 0.015 <= target <= percent / 100 for target in targets)
+        assert any(percent / 100 <= target <= percent / 100 + 0.015 for target in targets)
+    assert not preset.startswith("ff_c") or {0.94, 0.95} <= set(targets)
+
+
+def test_the_arms_of_the_authors_script_differ_in_its_mean_and_its_order():
+    for arm, name in zip(ARMS, arms_of("ff_c_released"), strict=True):
+        plain, found = (
+            flatten(composed("experiment=fedfusion/ff_c_released", f"algorithm={one}"), ".")
+            for one in (arm, name)
+        )
+        place = "" if arm == "fedavg" else "average."
+        changes = {"algorithm.name": name, "name": f"ff_c_released-{name}"}
+        changes |= {f"algorithm.server.{place}weighting": "uniform"}
+        changes |= {"algorithm.client.concat": "local_first"} if arm == "fedfusion_conv" else {}
+        assert found == plain | changes
 
 
 def test_arms_differ_in_the_operator_alone():
@@ -117,13 +154,13 @@ def test_a_preset_in_the_report(cli, tmp_path):
     from fedfeat.runs.quantities import measured_numbers
 
     outcome = cli(
-        "--multirun", "experiment=fedfusion/ff_c_rounds", "algorithm=fedavg,fedfusion_conv", "data=synthetic",
+        "--multirun", "experiment=fedfusion/ff_c", "algorithm=fedavg,fedfusion_conv", "data=synthetic",
         "data.loader.shape=[1,8,8]", "data.loader.num_train=60", "data.loader.num_test=20", "model=digits_cnn",
         "data/transform=none", "federation.num_clients=2", "federation.num_rounds=2", "federation.local_epochs=1",
         "federation.targets=[0.01,0.94,0.95]", "trainer=cpu", "trainer.num_threads=1",
     )  # fmt: skip
     assert outcome.code == 0, outcome.stderr
-    runs, skipped = find_runs([tmp_path / "logs" / "sweeps" / "fedfusion" / "ff_c_rounds"])
+    runs, skipped = find_runs([tmp_path / "logs" / "sweeps" / "fedfusion" / "ff_c"])
     assert not skipped
     assert {run.summary["algorithm"]: run.published["to_target/0.94/rounds"] for run in runs} == {
         "fedavg": 100, "fedfusion_conv": 34

@@ -63,7 +63,12 @@ def test_rounds_of_fed2_by_hand(name, tmp_path):
     grouped_rounds.check(grouped_rounds.SETTINGS[name], tmp_path, TIGHT, **DOUBLE)
 
 
-HENN = ("homogeneous, some inputs", "homogeneous, rbf of 0.8", "heterogeneous, fro", "heterogeneous, wider than X, rbf")
+HENN = (
+    "homogeneous, some inputs",
+    "homogeneous, rbf of 0.8",
+    "heterogeneous, fro",
+    "heterogeneous, wider than X, rbf",
+)
 
 
 @pytest.mark.parametrize("name", HENN)
@@ -116,7 +121,12 @@ def test_whole_runs_of_stacked_clients_are_those_of_serial(case, tmp_path):
 
 
 STACKABLE = {
-    "fedavg": ("algorithm=fedavg", "optimizer.lr=0.02", "optimizer.weight_decay=0.01", "partition=quantity_skew"),
+    "fedavg": (
+        "algorithm=fedavg",
+        "optimizer.lr=0.02",
+        "optimizer.weight_decay=0.01",
+        "partition=quantity_skew",
+    ),
     "fedprox": ("algorithm=fedprox", "algorithm.client.mu=0.1"),
     "fedfusion": ("algorithm=fedfusion_multi",),
     "fed2": ("algorithm=fed2", "structure.norm_shared=gn1"),
