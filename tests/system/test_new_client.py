@@ -16,6 +16,7 @@ import yaml
 from refusals import digest
 
 from fedfeat.algorithms.fedfusion import FedFusionClient, FusedModel
+from fedfeat.commands import joined
 from fedfeat.commands import joining as new_client
 from fedfeat.commands.reopen import reopen
 from fedfeat.data import digits
@@ -210,6 +211,35 @@ def test_without_out_the_first_runs_figures_get_two_files(run, command, tmp_path
     assert [label.rpartition(" ")[2] for label in labels] == ["(1)", "(2)"]
 
 
+def test_one_command_runs_the_arms_and_averages_seeds(command, kept, tmp_path, monkeypatch):
+    """Two seeds of two arms, from a folder that does not exist yet."""
+    monkeypatch.setenv("FEDFEAT_ROOT", str(tmp_path))
+    sweep = tmp_path / "sweep"
+    arms = ("algorithm=fedavg,fedfusion", "seed=0,1", "federation.held_out=1", f"hydra.sweep.dir={sweep}")
+    code, text, err = command("--epochs", EPOCHS, "--sweep", *FEDERATION, *arms)
+    assert code == 0, err
+    table = rows(sweep / "figures" / "new_client.csv")
+    assert len({row["run"] for row in table}) == 4
+    body = [line.split(" | ") for line in text.splitlines() if "+-" in line]
+    assert len(body) == 2
+    for method, line in zip(METHODS, body, strict=True):
+        assert line[0].endswith(method)
+        starts = [
+            float(r["accuracy"]) for r in table if r["epoch"] == "0" and r["run"].startswith(f"{method},")
+        ]
+        assert line[1] == f"{np.mean(starts):.4f} +- {np.std(starts, ddof=1):.4f}"
+    again = command(sweep, "--epochs", EPOCHS, "--out", tmp_path / "again")
+    assert again[0] == 0
+    assert again[1].splitlines()[:4] == [line for line in text.splitlines() if line.startswith("| ")][:4]
+
+
+def test_a_sweep_that_fails_and_no_run_at_all_are_refused(command):
+    assert command()[2] == "new_client: RUN must be given, or --sweep in its place, but it is [].\n"
+    code, _, err = command("--sweep", "algorithm=nothing")
+    assert code == 2
+    assert err.splitlines()[-1].startswith("new_client: --sweep must end well, but fedfeat has ended")
+
+
 @pytest.mark.parametrize(
     ("accuracies", "share", "epochs"),
     [
@@ -221,18 +251,18 @@ def test_without_out_the_first_runs_figures_get_two_files(run, command, tmp_path
     ],
 )
 def test_epochs_to_a_share_of_the_best(accuracies, share, epochs):
-    assert new_client.epochs_to_share(np.array(accuracies), share) == epochs
+    assert joined.epochs_to_share(np.array(accuracies), share) == epochs
 
 
 def test_the_table_has_means_over_new_clients():
     """Client 3 needs one epoch for 0.9 of 0.8, client 4 two for 0.9 of 1.0."""
     losses = np.ones(3)
     clients = {
-        3: new_client.Course(np.array([0.2, 0.75, 0.8]), losses),
-        4: new_client.Course(np.array([0.4, 0.6, 1.0]), losses),
+        3: joined.Course(np.array([0.2, 0.75, 0.8]), losses),
+        4: joined.Course(np.array([0.4, 0.6, 1.0]), losses),
     }
-    assert new_client.summary({"x": clients}, 0.9)[1] == ["x", "0.3000", "0.9000", "1.5"]
-    (axes,) = new_client.figure({"x": clients}, 0.9).axes
+    assert joined.summary({"x": [clients]}, 0.9)[1] == ["x", "0.3000", "0.9000", "1.5"]
+    (axes,) = joined.figure({"x": [clients]}, 0.9).axes
     curve, mark = axes.lines
     assert curve.get_ydata() == pytest.approx([0.3, 0.675, 0.9])
     assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (1.5, pytest.approx((0.675 + 0.9) / 2))

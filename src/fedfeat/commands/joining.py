@@ -11,28 +11,28 @@ reach a share of the best accuracy that it has within these epochs. A new client
 extractor as E_g throughout. Where tensors are personal, a new client starts from their initial values, so that one of
 ``algorithm=local`` starts from scratch. Where clients lack groups, a new one has the server's whole network.
 
-``new_client.csv`` and ``new_client.png`` go to ``figures/`` of the first run or to ``--out``.
+``--sweep experiment=fedfusion/ff_c_newclient`` in the place of RUN runs all of that figure first; a RUN may also be a
+folder of runs. Runs that differ in their seed alone are one arm, whose mean and standard deviation are given. ``new_client.csv`` and
+``new_client.png`` go to ``figures/`` of the first run, of the sweep or to ``--out``.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from yaml import YAMLError
 
+from fedfeat.commands.joined import Clients, Course, arms_of, labels_of, summary, write
 from fedfeat.commands.reopen import add_trust, one_sentence, reopen
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import CheckpointError, ConfigError
-from fedfeat.files import atomic_write_text
-from fedfeat.runs.figures import LINE_STYLES, PALETTE, save_figure
-from fedfeat.runs.finished import read_run
-from fedfeat.runs.labels import label_runs
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from fedfeat.rounds.experiment import Experiment
 
 EPOCHS = 60
@@ -44,30 +44,7 @@ SHARE = 0.99
 """Of the best accuracy, as methods.md#fedfusion-new-clients has it; the paper says "convergence"."""
 
 
-class Course(NamedTuple):
-    """How one new client learned.
-
-    Attributes:
-        accuracies: On its test part, before training and after every epoch, (epochs + 1,).
-        losses: Mean cross-entropy there, likewise.
-    """
-
-    accuracies: np.ndarray
-    losses: np.ndarray
-
-
-Courses = Mapping[str, Mapping[int, Course]]
-"""Label of a run and id of a client to what the client's course was."""
-
-
-def epochs_to_share(accuracies: np.ndarray, share: float) -> int:
-    """Count the epochs until accuracies (epochs + 1,), the first before training, reach a share of their best."""
-    return int(np.flatnonzero(accuracies >= share * accuracies.max())[0])
-
-
-def let_join(
-    run_dir: Path, epochs: int, lr: float | None = None, trust: Sequence[str] = ()
-) -> dict[int, Course]:
+def let_join(run_dir: Path, epochs: int, lr: float | None = None, trust: Sequence[str] = ()) -> Clients:
     """Let every client that a run has left out join it, each from the run's last model.
 
     Args:
@@ -124,86 +101,38 @@ def _learn(experiment: "Experiment", payload: Any, client_id: int, epochs: int, 
     return Course(*(np.array([scores[name] for scores in found]) for name in ("own/acc", "own/loss")))
 
 
-def labels_of(run_dirs: Sequence[Path]) -> list[str]:
-    """Name finished runs by what tells them apart, and with a number where nothing does.
+def runs_below(folder: Path) -> list[Path]:
+    """Give the finished runs in a folder, or the folder itself where it is one, or has none."""
+    found = [] if (folder / "summary.json").exists() else sorted(folder.rglob("summary.json"))
+    return [path.parent for path in found] or [folder]
+
+
+def run_sweep(overrides: Sequence[str]) -> Path:
+    """Run ``fedfeat --multirun``; give the folder of the runs.
 
     Raises:
-        CheckpointError: A run is not finished.
+        CheckpointError: A run has failed; what it said is above.
     """
-    runs = []
-    for path in run_dirs:
-        try:
-            runs.append(read_run(path))
-        except (OSError, ValueError, AttributeError, YAMLError) as error:
-            raise CheckpointError(
-                f"RUN must be the directory of a finished run, but {path} is not: {error}."
-            ) from error
-    return label_runs(runs)
-
-
-def rows(courses: Courses) -> list[list[str]]:
-    """Give header and rows of ``new_client.csv``: one row per run, client and epoch."""
-    table = [["run", "client", "epoch", "accuracy", "loss"]]
-    for label, clients in courses.items():
-        for client_id, course in clients.items():
-            for epoch, (accuracy, loss) in enumerate(zip(*course, strict=True)):
-                table.append([label, str(client_id), str(epoch), str(accuracy), str(loss)])
-    return table
-
-
-def summary(courses: Courses, share: float) -> list[list[str]]:
-    """Give header and rows of the printed table: means over a run's new clients."""
-    table = [["run", "start accuracy", "best accuracy", f"epochs to {share:.4g} of best"]]
-    for label, clients in courses.items():
-        means = np.mean([(c.accuracies[0], c.accuracies.max()) for c in clients.values()], axis=0)
-        table.append([label, *(f"{mean:.4f}" for mean in means), f"{_mean_epochs(clients, share):.4g}"])
-    return table
-
-
-def figure(courses: Courses, share: float) -> "Figure":
-    """Draw accuracy over local epochs, one curve per run, with a mark where ``share`` of the best is reached.
-
-    Both are means over the run's new clients.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    drawn = Figure(figsize=(6.4, 3.8 + 0.2 * len(courses)), layout="constrained")
-    axes = drawn.subplots()
-    for number, (label, clients) in enumerate(courses.items()):
-        mean = np.mean([course.accuracies for course in clients.values()], axis=0)
-        at, epochs = _mean_epochs(clients, share), np.arange(len(mean))
-        color, style = PALETTE[number % len(PALETTE)], LINE_STYLES[number // len(PALETTE) % len(LINE_STYLES)]
-        axes.plot(epochs, mean, color=color, linestyle=style, label=f"{label}: {at:.4g} epochs")
-        axes.plot(at, np.interp(at, epochs, mean), "o", color=color, markeredgecolor="white", zorder=3)
-    axes.set(xlabel="local epochs of the new client", ylabel="accuracy on its test part")
-    axes.set_title(f"mark: {share:.4g} of the best accuracy", loc="left", fontsize="medium")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    drawn.legend(loc="outside lower center", fontsize="small", frameon=False)
-    return drawn
-
-
-def _mean_epochs(clients: Mapping[int, Course], share: float) -> float:
-    return float(np.mean([epochs_to_share(course.accuracies, share) for course in clients.values()]))
-
-
-def write(courses: Courses, share: float, out: Path) -> list[Path]:
-    """Write the numbers and the picture; give the paths."""
-    import pandas as pd
-
-    paths = [out / "new_client.csv", out / "new_client.png"]
-    header, *body = rows(courses)
-    atomic_write_text(paths[0], pd.DataFrame(body, columns=header, dtype=object).to_csv(index=False))
-    save_figure(figure(courses, share), paths[1])
-    return paths
+    key = "hydra.sweep.dir="
+    given = [word.removeprefix(key) for word in overrides if word.startswith(key)]
+    root = os.environ.get("FEDFEAT_ROOT", ".")
+    folder = Path(
+        given[-1] if given else f"{root}/logs/sweeps/new_client/{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    )
+    own = [] if given else [f"{key}{folder}"]
+    done = subprocess.run([sys.executable, "-m", "fedfeat", "--multirun", *overrides, *own], check=False)
+    if done.returncode:
+        raise CheckpointError(
+            f"--sweep must end well, but fedfeat has ended with the status {done.returncode}."
+        )
+    return folder
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``scripts/new_client.py``."""
     parser = argparse.ArgumentParser("new_client", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of finished runs")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="finished runs, or folders of them")
+    parser.add_argument("--sweep", nargs="+", default=[], metavar="KEY=VALUE", help="run these first")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="local epochs (%(default)s)")
     parser.add_argument("--share", type=float, default=SHARE, help="of the best accuracy (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (that of the run)")
@@ -219,11 +148,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             value = getattr(args, name)
             if value is not None and not rule.holds(value):
                 raise ConfigError.rule(f"--{name}", rule.text, value)
-        labels = labels_of(args.runs)
-        learned = (let_join(run, args.epochs, args.lr, args.trust) for run in args.runs)
-        courses = dict(zip(labels, learned, strict=True))
-        paths = write(courses, args.share, args.out or args.runs[0] / "figures")
-    header, *body = summary(courses, args.share)
+        folders = args.runs or ([run_sweep(args.sweep)] if args.sweep else [])
+        if not folders or (args.runs and args.sweep):
+            raise ConfigError.rule(
+                "RUN", "be given, or --sweep in its place", [str(run) for run in args.runs]
+            )
+        runs = [run for folder in folders for run in runs_below(folder)]
+        labels = labels_of(runs)
+        learned = [let_join(run, args.epochs, args.lr, args.trust) for run in runs]
+        arms = arms_of(runs, learned)
+        out = args.out or folders[0] / "figures"
+        paths = write(dict(zip(labels, learned, strict=True)), arms, args.share, out)
+    header, *body = summary(arms, args.share)
     for line in (header, ["---"] * len(header), *body):
         print(f"| {' | '.join(line)} |")
     for path in paths:

@@ -31,8 +31,8 @@ _ACTIVATIONS = 2
 class VectorizedExecutor(SerialExecutor):
     """One worker that fits as many clients at once as fit into memory.
 
-    A step agrees with that of ``serial`` to rounding, for sums are in another order. In float32 whole runs part from where
-    a rounding decides on which side of a kink an activation lies; in float64 (`trainer.precision=64-true`) they agree to
+    A step agrees with that of ``serial`` to rounding, for sums are in another order. In float32 whole runs part where a
+    rounding decides on which side of a kink an activation lies; in float64 (`trainer.precision=64-true`) they agree to
     some 1e-15.
 
     Args:
