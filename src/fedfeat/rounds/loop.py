@@ -207,8 +207,7 @@ class _Loop:
     def evaluate(self, state: Any, round_idx: int, tally: Tally) -> Evaluation:
         start = time.perf_counter()
         metrics: dict[str, float] = {}
-        accuracies: dict[int, float] = {}
-        losses: dict[int, float] = {}
+        accuracies, losses = dict[int, float](), dict[int, float]()
         observed: dict[str, tuple[float, ...]] = {}
         payload = self.server.global_payload(state)
         if payload is not None:

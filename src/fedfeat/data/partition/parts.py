@@ -213,8 +213,9 @@ def pixel_permutation(seed: int, client_id: int | None, num_pixels: int) -> np.n
 
     None is the server, whose order is that of no client.
     """
-    place = ("pixels of the server",) if client_id is None else ("pixels", client_id)
-    return numpy_generator(seed, *place).permutation(num_pixels)
+    if client_id is None:
+        return numpy_generator(seed, "pixels of the server").permutation(num_pixels)
+    return numpy_generator(seed, "pixels", client_id).permutation(num_pixels)
 
 
 def _select(indices: np.ndarray, sizes: np.ndarray) -> Parts:
