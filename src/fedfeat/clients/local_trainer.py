@@ -171,9 +171,9 @@ class LocalTrainer:
         return torch.autocast(device.type, dtype=dtypes.get(self.precision), enabled=self.precision in dtypes)
 
 
-def dtype_of(precision: str | int) -> torch.dtype:
-    """Give the type of weights and inputs under a precision of Lightning's."""
-    return _DTYPES.get(precision, torch.float32)
+def dtype_of(precision: str | int | None) -> torch.dtype:
+    """Give the type of weights and inputs under a precision of Lightning's; None is its default."""
+    return _DTYPES.get(precision or "32-true", torch.float32)
 
 
 def begin_fit(trainer: pl.Trainer, num_steps: int, steps_per_epoch: int) -> None:

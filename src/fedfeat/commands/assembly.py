@@ -98,7 +98,7 @@ def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | 
     public = (
         hydra.utils.instantiate(config["public"]["loader"], _convert_="all") if "public" in config else None
     )
-    dtype = dtype_of(config["trainer"]["precision"])
+    dtype = dtype_of(config["trainer"].get("precision"))
     data = FederatedData(dataset, split, transform, seed=seed, device=device, public=public, dtype=dtype)
     data = data.without(federation["held_out"])
     data = data.reduced(scenario["reduced_fraction"], scenario["reduced_to"], seed)

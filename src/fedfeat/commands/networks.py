@@ -52,7 +52,7 @@ def build_networks(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "init"))
             # Drawn in float32 whatever the precision, so that runs of any start from the same numbers.
-            return make().to(dtype_of(config["trainer"]["precision"]))
+            return make().to(dtype_of(config["trainer"].get("precision")))
 
     if pool:
         if structure:
