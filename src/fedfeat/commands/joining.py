@@ -12,8 +12,8 @@ extractor as E_g throughout. Where tensors are personal, a new client starts fro
 ``algorithm=local`` starts from scratch. Where clients lack groups, a new one has the server's whole network.
 
 ``--sweep experiment=fedfusion/ff_c_newclient`` in the place of RUN runs all of that figure first; a RUN may also be a
-folder of runs. Runs that differ in their seed alone are one arm, whose mean and standard deviation are given. ``new_client.csv`` and
-``new_client.png`` go to ``figures/`` of the first run, of the sweep or to ``--out``.
+folder of runs. Runs that differ in their seed alone are one arm, whose mean and standard deviation are given.
+``new_client.csv`` and ``new_client.png`` go to ``figures/`` of the first run, of the sweep or to ``--out``.
 """
 
 import argparse
