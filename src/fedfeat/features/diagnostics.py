@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +27,8 @@ from fedfeat.features.preference import (
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import ClassLinear
 from fedfeat.models.network import Network
+
+_NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ def align(preferences: dict[int, Preferences], pref_neg: PrefNeg = "clamp") -> A
 
     ``align/agreement`` is the share of client pairs with the same primary class, the mean over all hidden neurons;
     ``align/distance`` Fed2's Eq. 10 summed over layers; both also per layer, as is total variance
-    (``align/tv_<layer>``, mean over the clients). A client counts for the neurons that its network has.
+    (``align/tv_<layer>``, mean over the clients). A client counts for the neurons that its network has; what no two
+    clients can be compared by, as small cohorts of trimmed networks leave it, is absent.
 
     Args:
         preferences: Client id to class preferences on the server's neurons, see `on_server_neurons`.
@@ -92,22 +94,31 @@ def align(preferences: dict[int, Preferences], pref_neg: PrefNeg = "clamp") -> A
     found = list(preferences.values())
     layers = short_names(found[0].layers)[:-1]
     metrics: dict[str, float] = {}
-    primaries, shares = [], []
+    primaries, shares, finite = [], [], []
     for i, layer in enumerate(layers):
         vectors = [client.vectors[i] for client in found]
         present = [client.present[i] for client in found]
         primaries.append(tuple(map(primary_classes, vectors)))
         shares.append(alignment(primaries[-1]))
-        metrics[f"align/agreement_{layer}"] = _mean(shares[-1])
-        normalised = (normalise(v, pref_neg) for v in vectors)
-        metrics[f"align/distance_{layer}"] = alignment_distance(normalised, present)
-        tv = [total_variance(v[here], pref_neg) for v, here in zip(vectors, present, strict=True)]
-        metrics[f"align/tv_{layer}"] = sum(tv) / len(tv)
-    metrics["align/agreement"] = _mean(torch.cat(shares))
-    # A layer none of whose neurons two clients have, as small cohorts of trimmed networks leave, adds nothing.
-    known = [d for layer in layers if not math.isnan(d := metrics[f"align/distance_{layer}"])]
-    metrics["align/distance"] = sum(known) if known else float("nan")
+        distance = alignment_distance((normalise(v, pref_neg) for v in vectors), present)
+        own = [v[here] for v, here in zip(vectors, present, strict=True) if here.any()]
+        tv = [total_variance(v, pref_neg) for v in own]
+        values = {
+            "agreement": _mean(shares[-1]),
+            "distance": distance,
+            "tv": sum(tv) / len(tv) if tv else _NAN,
+        }
+        finite.append(all(v.isfinite().all() for v in own))
+        metrics |= {f"align/{name}_{layer}": value for name, value in _existing(values, finite[-1]).items()}
+    distances = [metrics[key] for layer in layers if (key := f"align/distance_{layer}") in metrics]
+    values = {"agreement": _mean(torch.cat(shares)), "distance": sum(distances) if distances else _NAN}
+    metrics |= {f"align/{name}": value for name, value in _existing(values, all(finite)).items()}
     return Alignment(tuple(layers), tuple(primaries), tuple(preferences), metrics)
+
+
+def _existing(values: dict[str, float], finite: bool) -> dict[str, float]:
+    """Leave out what no two clients give a value; NaN is what comes of preferences that are not finite."""
+    return {name: value if finite else _NAN for name, value in values.items() if value == value or not finite}
 
 
 def on_server_neurons(preferences: Preferences, own: Network, whole: Network) -> Preferences:
@@ -171,7 +182,7 @@ def _at(places: Tensor, groups: int, rows: Tensor) -> Tensor:
 
 def _mean(shares: Tensor) -> float:
     """Mean over the neurons that at least two clients have."""
-    return float(shares[~shares.isnan()].mean()) if not shares.isnan().all() else float("nan")
+    return float(shares[~shares.isnan()].mean()) if not shares.isnan().all() else _NAN
 
 
 def short_names(layers: Sequence[str]) -> list[str]:

@@ -109,7 +109,9 @@ class Wandb(LightningLogger):
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the whole summary into that of the run."""
-        self.experiment.summary.update(flatten(summary))
+        # Of a float that is NaN, W&B's summary makes null; its history has this word.
+        values = flatten(summary).items()
+        self.experiment.summary.update({key: "NaN" if value != value else value for key, value in values})
 
     def _known_round(self, closed: int) -> int:
         self.experiment.define_metric("round")

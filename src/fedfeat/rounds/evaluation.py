@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torchmetrics import MeanMetric
 
 from fedfeat.data.federated import FederatedData
 from fedfeat.executors.base import Executor
@@ -21,10 +19,8 @@ class Evaluation(NamedTuple):
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Mean of ``values`` (N,), weighted by ``weights`` (N,) where given."""
-    metric = MeanMetric().set_dtype(torch.float64)
-    metric.update(torch.from_numpy(values), 1.0 if weights is None else torch.from_numpy(weights))
-    return float(metric.compute())
+    """Mean of ``values`` (N,), weighted by ``weights`` (N,) where given; one that is not finite is never left out."""
+    return float(np.average(values, weights=weights))
 
 
 def summarise_clients(

@@ -85,18 +85,31 @@ def test_a_client_counts_only_for_the_neurons_that_it_has():
     assert found["align/agreement"] == align(THREE).metrics["align/agreement"]
 
 
-def test_what_no_two_clients_have_is_no_number_and_adds_nothing():
+def test_what_no_two_clients_have_is_absent_and_adds_nothing():
     first = preferences([[1.0, 0.0], [0.0, 0.0]], [[1.0, 0.0]], present={0: [True, False]})
     other = preferences([[0.0, 0.0], [0.0, 1.0]], [[0.0, 1.0]], present={0: [False, True]})
     found = align({0: first, 1: other}).metrics
-    assert math.isnan(found["align/distance_conv"])
-    assert math.isnan(found["align/agreement_conv"])
+    assert "align/distance_conv" not in found
+    assert "align/agreement_conv" not in found
     assert found["align/distance"] == found["align/distance_fc1"] == pytest.approx(2.0)
     assert found["align/agreement"] == 0.0
     alone = [
         one._replace(layers=LAYERS[::2], vectors=one[1][::2], present=one[2][::2]) for one in (first, other)
     ]
-    assert math.isnan(align(dict(enumerate(alone))).metrics["align/distance"])
+    assert "align/distance" not in align(dict(enumerate(alone))).metrics
+
+
+def test_preferences_that_are_not_finite_are_not_left_out():
+    """As absent ones are: a neuron's NaN is no neuron that a client lacks."""
+    first, second, *_ = THREE.values()
+    vectors = second.vectors[0] * math.nan, *second.vectors[1:]
+    broken = {0: first, 1: second._replace(vectors=vectors)}
+    found = align(broken).metrics
+    for name in ("agreement", "distance", "tv"):
+        assert math.isnan(found[f"align/{name}_conv"])
+    assert math.isnan(found["align/agreement"])
+    assert math.isnan(found["align/distance"])
+    assert found["align/distance_fc1"] == align({0: first, 1: second}).metrics["align/distance_fc1"]
 
 
 def test_rounds_that_are_measured():

@@ -6,12 +6,30 @@ from fedfeat.clients.tasks import Scores
 from fedfeat.data import transforms
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import IndexTestParts, Parts
-from fedfeat.rounds.evaluation import evaluate_global, summarise_clients, weighted_mean
+from fedfeat.rounds.evaluation import (
+    evaluate_global,
+    summarise_clients,
+    summarise_observed,
+    turn_metrics,
+    weighted_mean,
+)
 
 
 def test_weighted_mean():
     assert weighted_mean(np.array([1.0, 2.0, 4.0])) == pytest.approx(7 / 3)
     assert weighted_mean(np.array([1.0, 2.0, 4.0]), np.array([3, 5, 8])) == 45 / 16
+
+
+def test_a_mean_hides_nothing_that_is_not_finite():
+    values = np.array([1.0, np.nan, 4.0])
+    assert np.isnan(weighted_mean(values))
+    assert np.isnan(weighted_mean(values, np.array([3, 5, 8])))
+    assert np.isinf(weighted_mean(np.array([1.0, np.inf])))
+    found = summarise_clients("global/client_acc", dict(enumerate(values)), np.array([3, 5, 8]))
+    assert all(np.isnan(value) for value in found.values())
+    assert all(np.isnan(value) for value in summarise_observed({"fusion": tuple(values)}).values())
+    turns = {k: {"train/loss": loss, "examples": 4.0} for k, loss in enumerate(values)}
+    assert np.isnan(turn_metrics(turns)["train/loss"])
 
 
 def test_clients_are_summed_up_under_the_names_of_the_contract():
