@@ -77,6 +77,9 @@ class OwnTests:
     def __init__(self, num_clients: int, num_test: int) -> None:
         self._num_clients, self._num_test = num_clients, num_test
 
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return (self.sizes(),)
+
     def sizes(self) -> np.ndarray:
         return np.full(self._num_clients, self._num_test)
 

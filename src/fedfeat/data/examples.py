@@ -3,11 +3,13 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedfeat.data.fingerprint import array_digest, dataset_digest
 from fedfeat.errors import DataError
 from fedfeat.types import Vocabulary
 
@@ -20,11 +22,13 @@ class Examples:
         inputs: One row per example; images are uint8 ``(N, C, H, W)``, others keep their own type and shape.
         labels: Class ids, int64 ``(N,)``.
         columns: Further facts per example, each ``(N,)``, e.g. the writer, for partitions by a column.
+        inputs_sha256: `fingerprint.array_digest` of the inputs where the loader knows it; None has it made.
     """
 
     inputs: Tensor
     labels: Tensor
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    inputs_sha256: str | None = None
 
     def __post_init__(self) -> None:
         sizes = {"labels": len(self.labels)} | {name: len(column) for name, column in self.columns.items()}
@@ -42,6 +46,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def digest(self) -> str:
+        """Make the digest of the inputs."""
+        return array_digest(self.inputs.cpu().numpy())
+
     def rows(self, chosen: np.ndarray) -> "Examples":
         """Give some of the examples, by their indices, in that order."""
         index = torch.from_numpy(chosen)
@@ -50,7 +58,8 @@ class Examples:
 
     def to(self, device: torch.device | str) -> "Examples":
         """Give the same examples with inputs and labels on a device."""
-        return Examples(self.inputs.to(device), self.labels.to(device), self.columns)
+        inputs, labels = self.inputs.to(device), self.labels.to(device)
+        return Examples(inputs, labels, self.columns, self.inputs_sha256)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +108,12 @@ class Dataset:
 
     def fingerprint(self) -> str:
         """Give a sha256 of the name and every byte of both splits, under which partitions are stored."""
-        digest = hashlib.sha256(self.name.encode())
-        for examples in (self.train, self.test):
-            _hash_array(digest, "inputs", examples.inputs.cpu().numpy())
-            _hash_array(digest, "labels", examples.labels.cpu().numpy())
-            for name in sorted(examples.columns):
-                _hash_array(digest, name, np.asarray(examples.columns[name]))
-        return digest.hexdigest()
+        return hashlib.sha256(f"{self.name}|{self.content_sha256}".encode()).hexdigest()
+
+    @cached_property
+    def content_sha256(self) -> str:
+        """Digest of every byte of both splits, made once."""
+        return dataset_digest(self)
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -135,14 +143,3 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
 
 def _kind(array: Tensor) -> str:
     return f"{str(array.dtype).removeprefix('torch.')} of the shape {tuple(array.shape)}"
-
-
-def _hash_array(digest: "hashlib._Hash", name: str, array: np.ndarray) -> None:
-    """Add name, type, shape and bytes of an array to a digest; what is not numeric counts as text."""
-    digest.update(
-        f"|{name}:{array.dtype.str if array.dtype.kind in 'biuf' else 'text'}:{array.shape}|".encode()
-    )
-    if array.dtype.kind in "biuf":
-        digest.update(np.ascontiguousarray(array).data)
-    else:
-        digest.update("\0".join(map(str, array.tolist())).encode())

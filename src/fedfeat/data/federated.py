@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedfeat.data.affected import reduced_clients
 from fedfeat.data.batches import ClientBatches
+from fedfeat.data.fingerprint import Fingerprint
 from fedfeat.data.partition.merged import cut_anew
 from fedfeat.data.partition.parts import (
     ClientSplit,
@@ -57,6 +58,7 @@ class FederatedData:
         public: "Dataset | None" = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        self.fingerprint = Fingerprint.of(dataset, split, public)
         dataset, split = cut_anew(dataset, split)
         self.dataset, self.split, self.device = dataset, split, torch.device(device)
         self._train, self._test = dataset.train.to(self.device), dataset.test.to(self.device)

@@ -15,13 +15,14 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedfeat.data.examples import Dataset, Examples, channel_moments
+from fedfeat.data.fingerprint import Note, array_digest, stamp_of
 from fedfeat.data.subset import Limit, limited
 from fedfeat.errors import DataError
-from fedfeat.files import atomic_open
+from fedfeat.files import atomic_open, remove_leftovers
 
 log = logging.getLogger(__name__)
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 """Part of every cache key: raise it when decoding changes."""
 
 GREY_MODES = frozenset({"1", "L", "LA", "La"})
@@ -88,14 +89,15 @@ def read_splits(
         raise DataError(
             f"{root} must have the same classes in train and test, but only one of them has {one!r}."
         )
-    pixels, held_out = (_decoded(listing, image_size, channels, cache_dir) for listing in (train, test))
+    found = [_decoded(listing, image_size, channels, cache_dir) for listing in (train, test)]
+    (pixels, _), (held_out, _) = found
     if held_out.shape[1:] != pixels.shape[1:]:
         raise DataError(_differs(test.root / test.names[0], held_out.shape[1:], pixels.shape[1:]))
-    examples = [
-        Examples(torch.from_numpy(array), torch.from_numpy(listing.labels))
-        for array, listing in ((pixels, train), (held_out, test))
-    ]
-    return examples[0], examples[1], train.classes
+    first, second = (
+        Examples(torch.from_numpy(array), torch.from_numpy(listing.labels), inputs_sha256=sha256)
+        for (array, sha256), listing in zip(found, (train, test), strict=True)
+    )
+    return first, second, train.classes
 
 
 def list_split(root: Path) -> Listing:
@@ -154,27 +156,45 @@ def _class_order(name: str) -> tuple[int, str]:
 
 def _decoded(
     listing: Listing, image_size: int | None, channels: int | None, cache_dir: str | Path | None
-) -> np.ndarray:
-    """Give all images of a split, uint8 ``(N, C, H, W)``, from the cache where it has them."""
+) -> tuple[np.ndarray, str | None]:
+    """Give all images of a split, uint8 ``(N, C, H, W)``, from the cache where it has them, and their digest there."""
     if cache_dir is None:
-        return _decode(listing, image_size, channels)
+        return _decode(listing, image_size, channels), None
     key = hashlib.sha256(f"{listing.stamp}:{image_size}:{channels}".encode()).hexdigest()[:32]
     path = Path(cache_dir).expanduser() / f"images-{key}.npy"
-    if path.is_file():
-        try:
-            # Mapped copy-on-write: processes on one machine share the pages.
-            return np.load(path, mmap_mode="c", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            log.warning("%s cannot be read (%s): decoding again.", path, error)
+    found = _from_cache(path)
+    if found is not None:
+        return found
     pixels = _decode(listing, image_size, channels)
     try:
+        remove_leftovers(path.parent)
         with atomic_open(path) as file:
             np.save(file, pixels)
+        note = Note(stamp_of([path]), array_digest(pixels))
+        note.write(path.with_suffix(".json"))
     except OSError as error:
         raise DataError(
             f"{path} must be writable to keep the decoded images, but it is not ({error})."
         ) from error
-    return pixels
+    return pixels, note.sha256
+
+
+def _from_cache(path: Path) -> tuple[np.ndarray, str] | None:
+    """Give decoded images with their digest, or None where they are not there, or not what was decoded."""
+    note = Note.read(path.with_suffix(".json"))
+    if note is None or not path.is_file():
+        return None
+    try:
+        # Mapped copy-on-write: processes on one machine share the pages.
+        pixels = np.load(path, mmap_mode="c", allow_pickle=False)
+        if note.stamp != (stamp := stamp_of([path])):
+            if note.sha256 != array_digest(pixels):
+                raise ValueError("it has been altered")
+            Note(stamp, note.sha256).write(path.with_suffix(".json"))
+    except (OSError, ValueError) as error:
+        log.warning("%s cannot be read (%s): decoding again.", path, error)
+        return None
+    return pixels, note.sha256
 
 
 def _decode(listing: Listing, image_size: int | None, channels: int | None) -> np.ndarray:

@@ -1,10 +1,11 @@
 """MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100: torchvision's files, an image folder, or a download."""
 
+import hashlib
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,9 +13,11 @@ import numpy as np
 import torch
 
 from fedfeat.data.examples import Dataset, Examples
+from fedfeat.data.fingerprint import noted, stamp_of
 from fedfeat.data.folder import read_splits
 from fedfeat.data.subset import Limit, limited
 from fedfeat.errors import DataError
+from fedfeat.files import remove_leftovers, scratch_folder
 
 NETWORK_TIMEOUT_S = 10
 """How long a silent server is waited for; torchvision itself would wait for ever."""
@@ -91,17 +94,17 @@ def named(
 def _whole(name: str, root: Path, download: bool, cache_dir: str | Path | None) -> Dataset:
     source = SOURCES[name]
     if (root / source.folder).is_dir():
-        return _from_torchvision(name, source, root)
+        return _from_torchvision(name, source, root, cache_dir)
     for folder in (root / name, root):
         if (folder / "train").is_dir() or (folder / "test").is_dir():
             return _from_folder(name, source, folder, cache_dir)
     if not download:
         raise DataError(_missing(name, source, root, "data.loader.download is false"))
     _download(name, source, root)
-    return _from_torchvision(name, source, root)
+    return _from_torchvision(name, source, root, cache_dir)
 
 
-def _from_torchvision(name: str, source: Source, root: Path) -> Dataset:
+def _from_torchvision(name: str, source: Source, root: Path, cache_dir: str | Path | None) -> Dataset:
     from torchvision import datasets  # slow to import, and not needed for image folders
 
     load = getattr(datasets, source.torchvision)
@@ -113,7 +116,22 @@ def _from_torchvision(name: str, source: Source, root: Path) -> Dataset:
             f"({_first_line(error)}); move it away to have them fetched again."
         ) from error
     classes = source.classes or tuple(train.classes)
-    return Dataset(name, _examples(train), _examples(test), classes, source.mean, source.std)
+    examples = {"train": _examples(train), "test": _examples(test)}
+    if cache_dir is not None:
+        examples = _with_digests(examples, root / source.folder, Path(cache_dir).expanduser())
+    return Dataset(name, examples["train"], examples["test"], classes, source.mean, source.std)
+
+
+def _with_digests(examples: dict[str, Examples], folder: Path, cache_dir: Path) -> dict[str, Examples]:
+    """Give examples with the digests of their inputs, which are made once for the files of a folder."""
+    stamp = stamp_of(path for path in folder.rglob("*") if path.is_file())
+    place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]
+    return {
+        split: replace(
+            one, inputs_sha256=noted(cache_dir / f"digest-{place}-{split}.json", stamp, one.digest)
+        )
+        for split, one in examples.items()
+    }
 
 
 def _examples(raw: Any) -> Examples:
@@ -142,11 +160,12 @@ def _download(name: str, source: Source, root: Path) -> None:
 
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as scratch, _network_timeout():
-            getattr(datasets, source.torchvision)(scratch, download=True)
+        remove_leftovers(root)
+        with scratch_folder(root, name) as scratch, _network_timeout():
+            getattr(datasets, source.torchvision)(str(scratch), download=True)
             top = Path(source.folder).parts[0]
             if not (root / top).exists():  # another run may have been faster
-                os.replace(Path(scratch) / top, root / top)
+                os.replace(scratch / top, root / top)
     except (OSError, RuntimeError) as error:
         raise DataError(_missing(name, source, root, f"fetching failed: {_first_line(error)}")) from error
 

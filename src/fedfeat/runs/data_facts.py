@@ -30,6 +30,7 @@ class DataFacts:
         permuted: Whether every client sees the pixels in an order of its own.
         class_counts: Training examples of each client and class, int64 (K, C).
         vocabulary: What the inputs are ids of, for text; None for others.
+        fingerprint: Digests of examples and split, see `data.fingerprint.Fingerprint`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class DataFacts:
     permuted: bool
     class_counts: np.ndarray
     vocabulary: Vocabulary | None = None
+    fingerprint: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: "FederatedData") -> "DataFacts":
@@ -47,7 +49,8 @@ class DataFacts:
         one = data.dataset
         moments = tuple(one.mean), tuple(one.std)
         shape, classes = one.input_shape, tuple(one.classes)
-        return cls(one.name, shape, classes, *moments, data.permuted, data.class_counts, one.vocabulary)
+        found = data.class_counts, one.vocabulary
+        return cls(one.name, shape, classes, *moments, data.permuted, *found, fingerprint=data.fingerprint)
 
     @property
     def num_classes(self) -> int:
@@ -89,3 +92,25 @@ class DataFacts:
             raise CheckpointError(
                 f"{path} must describe the run's data, but it does not: {error}."
             ) from error
+
+
+def check_same_data(run_dir: Path, data: "FederatedData") -> None:
+    """Refuse data that are not those that the run of a directory began with.
+
+    Raises:
+        CheckpointError: Examples or split differ, or the file that tells is damaged.
+    """
+    path = run_dir / FILE
+    try:
+        stored = json.loads(path.read_text()).get("fingerprint") or ()
+    except FileNotFoundError:
+        return
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path} must describe the run's data, but it does not: {error}.") from error
+    for what, old, new in zip(data.fingerprint._fields, stored, data.fingerprint, strict=False):
+        if old != new:
+            raise CheckpointError(
+                f"data must be those that the run in {run_dir} began with, but the digest of the {what} is "
+                f"{new[:12]} instead of {old[:12]}: bring back the files as they were, or begin anew in another "
+                "hydra.run.dir."
+            )

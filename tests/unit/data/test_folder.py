@@ -1,5 +1,6 @@
 import logging
 import os
+import shutil
 import socket
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_second_load_decodes_nothing_and_is_equal(root, tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "_read", lambda *_: pytest.fail("decoded again"))
     second = image_folder(root, cache_dir=tmp_path / "cache")
     assert first.fingerprint() == second.fingerprint()
-    assert sorted(p.suffix for p in (tmp_path / "cache").iterdir()) == [".npy", ".npy"]  # no temporary file
+    assert sorted(p.suffix for p in (tmp_path / "cache").iterdir()) == [".json", ".json", ".npy", ".npy"]
 
 
 def test_cached_arrays_can_be_changed_without_changing_the_cache(root, tmp_path):
@@ -113,9 +114,32 @@ def test_options_have_cache_entries_of_their_own(root, tmp_path):
         )
 
 
+def test_a_flipped_byte_in_the_cache_is_noticed(root, tmp_path, caplog):
+    first = image_folder(root, cache_dir=tmp_path / "cache")
+    (path,) = (p for p in (tmp_path / "cache").glob("*.npy") if len(np.load(p)) == 3)
+    whole = path.read_bytes()
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    os.utime(path, ns=times)
+    with caplog.at_level(logging.WARNING, logger="fedfeat.data.folder"):
+        second = image_folder(root, cache_dir=tmp_path / "cache")
+    assert "it has been altered" in caplog.text
+    assert first.fingerprint() == second.fingerprint()
+    assert path.read_bytes() == whole
+
+
+def test_a_cache_that_was_copied_is_used(root, tmp_path, monkeypatch):
+    first = image_folder(root, cache_dir=tmp_path / "cache")
+    shutil.copytree(tmp_path / "cache", tmp_path / "copied")
+    monkeypatch.setattr(folder, "_read", lambda *_: pytest.fail("decoded again"))
+    assert image_folder(root, cache_dir=tmp_path / "copied").fingerprint() == first.fingerprint()
+    monkeypatch.setattr(folder, "array_digest", lambda _: pytest.fail("digested again"))
+    image_folder(root, cache_dir=tmp_path / "copied")
+
+
 def test_a_broken_cache_file_is_replaced(root, tmp_path, caplog):
     image_folder(root, cache_dir=tmp_path / "cache")
-    for path in (tmp_path / "cache").iterdir():
+    for path in (tmp_path / "cache").glob("*.npy"):
         path.write_bytes(b"torn")
     with caplog.at_level(logging.WARNING, logger="fedfeat.data.folder"):
         assert values(image_folder(root, cache_dir=tmp_path / "cache").train) == [0, 1, 2]

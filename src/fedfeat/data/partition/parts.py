@@ -65,6 +65,10 @@ class ClassTestParts(NamedTuple):
         """Give the test indices of one client, made on demand."""
         return np.flatnonzero(self.mask[client_id][self.test_labels])
 
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Give what the parts are made of, beside the labels."""
+        return (self.mask,)
+
     def sizes(self) -> np.ndarray:
         """Count the test examples of every client, (K,)."""
         return self.mask.astype(np.int64) @ np.bincount(self.test_labels, minlength=self.mask.shape[1])
@@ -88,6 +92,10 @@ class IndexTestParts(NamedTuple):
     def of(self, client_id: int) -> np.ndarray:
         """Give the test indices of one client."""
         return self.parts.of(client_id)
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Give what the parts are made of."""
+        return tuple(self.parts)
 
     def sizes(self) -> np.ndarray:
         """Count the test examples of every client, (K,)."""
@@ -158,8 +166,17 @@ def share_of(fraction: float, sizes: Any) -> Any:
     return np.floor(fraction * np.asarray(sizes) + 1e-9).astype(np.int64)
 
 
-def hold_out(parts: Parts, fraction: float, rng: np.random.Generator) -> tuple[Parts, Parts]:
+def hold_out(
+    parts: Parts, fraction: float, rng: np.random.Generator, labels: np.ndarray | None = None
+) -> tuple[Parts, Parts]:
     """Take a random share of every client's examples; at least one is left to train on.
+
+    Args:
+        parts: The examples of every client.
+        fraction: The share.
+        rng: Draws the examples.
+        labels: Class of every example, of which each client then keeps at least one of every class that it holds;
+            None looks at no classes.
 
     Returns:
         What is left and what was taken; the share is rounded down.
@@ -171,7 +188,18 @@ def hold_out(parts: Parts, fraction: float, rng: np.random.Generator) -> tuple[P
     rank = np.arange(len(order)) - np.repeat(parts.offsets[:-1], sizes)
     is_val = np.empty(len(order), dtype=bool)
     is_val[order] = rank < np.repeat(taken, sizes)
+    if labels is not None:
+        # Without it the client could not learn a class that it is tested on.
+        is_val[_last_of_cells(owners_of(parts)[order], labels[parts.indices][order], order)] = False
+        taken = np.bincount(owners_of(parts)[is_val], minlength=parts.num_clients)
     return _select(parts.indices[~is_val], sizes - taken), _select(parts.indices[is_val], taken)
+
+
+def _last_of_cells(owners: np.ndarray, labels: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Give for each client and class the place that comes last in the order of all three, (cells,)."""
+    cells = owners.astype(np.int64) * (int(labels.max(initial=0)) + 1) + labels
+    _, first = np.unique(cells[::-1], return_index=True)
+    return places[::-1][first]
 
 
 def reduced(parts: Parts, chosen: Collection[int], share: float, seed: int) -> Parts:

@@ -30,7 +30,8 @@ class Scheme(ABC):
     """A way to hand the examples of a data set to clients.
 
     Attributes:
-        val_fraction: Share of each client's training examples that is held out for validation.
+        val_fraction: Share of each client's training examples that is held out for validation; the last example of
+            a class stays in training.
         permuted: Whether every client sees the pixels in an order of its own.
         may_overlap: Whether an example may belong to several clients.
     """
@@ -80,7 +81,9 @@ class Scheme(ABC):
         if test is None:
             held = class_counts(parts, population.train_labels, num_classes) > 0
             test = ClassTestParts(held, population.test_labels)
-        train, val = hold_out(parts, self.val_fraction, numpy_generator(seed, "validation"))
+        # Those of merged schemes count on through the test set.
+        labels = np.concatenate([population.train_labels, population.test_labels])
+        train, val = hold_out(parts, self.val_fraction, numpy_generator(seed, "validation"), labels)
         return ClientSplit(train, val, test, self.permuted, self.merged, self.server_order)
 
     @abstractmethod

@@ -3,9 +3,9 @@
 import hashlib
 import io
 import json
+import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,13 +24,15 @@ from fedfeat.data.partition.parts import (
 from fedfeat.data.partition.picture import class_picture
 from fedfeat.data.partition.schemes import Scheme
 from fedfeat.errors import DataError
-from fedfeat.files import atomic_write_bytes, atomic_write_text
+from fedfeat.files import atomic_write_bytes, atomic_write_text, remove_leftovers, scratch_folder
 
 if TYPE_CHECKING:
     from fedfeat.data.examples import Dataset
 
+_log = logging.getLogger("fedfeat")
+
 # Part of every key; raised when the same scheme and seed begin to give other splits.
-FORMAT = 1
+FORMAT = 2
 
 
 def load_or_make(
@@ -64,14 +66,17 @@ def load_or_make(
     found = read_split(folder, num_clients, len(train), test)
     if found is not None:
         return found
+    if folder.exists():
+        _log.warning("The split %s must match its digest, but it has been altered: it is made again.", folder)
     columns = dataset.train.columns, dataset.test.columns
     split = scheme.split(train, test, dataset.num_classes, num_clients, seed, *columns)
     # Training examples come first also in the counting of merged splits.
     counts = class_counts(split.train, np.concatenate([train, test]), dataset.num_classes)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as scratch:
-            made = Path(scratch) / "split"
+        remove_leftovers(folder.parent)
+        with scratch_folder(folder.parent, "making") as scratch:
+            made = scratch / "split"
             _write(made, split, counts, dataset.classes, key)
             _publish(made, folder, lambda: read_split(folder, num_clients, len(train), test) is not None)
     except OSError as error:
@@ -94,8 +99,10 @@ def read_split(
     """
     try:
         # From memory: NumPy leaves the file open where the archive is damaged.
-        stored = io.BytesIO((folder / "split.npz").read_bytes())
-        with np.load(stored, allow_pickle=False) as file:
+        data = (folder / "split.npz").read_bytes()
+        if hashlib.sha256(data).hexdigest() != (folder / "split.sha256").read_text().strip():
+            return None
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = dict(file)
         num_test, merged = len(test_labels), bool(arrays["merged"])
         if merged:
@@ -134,6 +141,7 @@ def _write(folder: Path, split: ClientSplit, counts: np.ndarray, classes: tuple[
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     atomic_write_bytes(folder / "split.npz", buffer.getvalue())
+    atomic_write_text(folder / "split.sha256", hashlib.sha256(buffer.getvalue()).hexdigest() + "\n")
     atomic_write_text(folder / "key.json", key + "\n")
     atomic_write_text(folder / "classes.csv", _table(counts, classes))
     atomic_write_bytes(folder / "classes.png", class_picture(counts, classes))

@@ -113,6 +113,22 @@ def test_hold_out_by_hand():
 
 
 @settings(max_examples=60, deadline=None)
+@given(random_parts(), st.floats(0, 0.99), st.integers(0, 99), st.integers(1, 4))
+def test_hold_out_leaves_an_example_of_every_class(parts, fraction, seed, num_classes):
+    """Nothing else changes: what is taken is taken without labels too, but for the last example of a class."""
+    labels = np.random.default_rng(seed).integers(num_classes, size=len(parts.indices))
+    train, val = hold_out(parts, fraction, np.random.default_rng(seed), labels)
+    _, plain = hold_out(parts, fraction, np.random.default_rng(seed))
+    for k in range(parts.num_clients):
+        assert sorted([*train.of(k), *val.of(k)]) == sorted(parts.of(k))
+        assert set(labels[train.of(k)]) == set(labels[parts.of(k)])
+        put_back = set(plain.of(k)) - set(val.of(k))
+        assert set(val.of(k)) <= set(plain.of(k))
+        gone = set(labels[parts.of(k)]) - set(labels[list(set(parts.of(k)) - set(plain.of(k)))])
+        assert sorted(labels[list(put_back)]) == sorted(gone)
+
+
+@settings(max_examples=60, deadline=None)
 @given(random_parts(), st.integers(0, 99))
 def test_both_test_parts_agree_with_a_slow_reference(parts, seed):
     rng = np.random.default_rng(seed)

@@ -28,6 +28,9 @@ def make(cache, barrier=None, results=None):
     return split
 
 
+FILES = {"split.npz", "split.sha256", "key.json", "classes.csv", "classes.png"}
+
+
 def same(a, b):
     pairs = [(a.train, b.train), (a.val, b.val), (a.test, b.test)]
     flat = [(x, y) for left, right in pairs for x, y in zip(_flat(left), _flat(right), strict=True)]
@@ -53,7 +56,7 @@ def _flat(value):
 def test_a_stored_split_is_read_back_and_not_made_again(scheme, tmp_path, monkeypatch):
     first = load_or_make(scheme, tiny(), 6, 0, tmp_path)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    assert {path.name for path in files} == {"split.npz", "key.json", "classes.csv", "classes.png"}
+    assert {path.name for path in files} == FILES
     monkeypatch.setattr(Scheme, "split", lambda *_: pytest.fail("made again"))
     again = load_or_make(scheme, tiny(), 6, 0, tmp_path)
     assert same(first, again)
@@ -122,6 +125,18 @@ def test_no_flipped_byte_goes_unnoticed(tmp_path):
     assert noticed > 50
 
 
+def test_a_well_formed_split_that_was_altered_is_made_again(tmp_path, caplog):
+    """Two clients have changed an example; everything fits."""
+    first = make(tmp_path)
+    (stored,) = tmp_path.rglob("split.npz")
+    arrays = dict(np.load(stored))
+    indices = arrays["train_indices"]
+    indices[[0, -1]] = indices[[-1, 0]]
+    np.savez(stored, **arrays)
+    assert same(first, make(tmp_path))
+    assert "must match its digest, but it has been altered" in caplog.text
+
+
 def test_a_split_that_does_not_fit_is_refused(tmp_path):
     make(tmp_path)
     (stored,) = tmp_path.rglob("split.npz")
@@ -143,7 +158,7 @@ def test_processes_that_make_the_same_split_agree(tmp_path):
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert found[0] == found[1] == make(tmp_path).train.indices.tolist()
     (folder,) = (tmp_path / "splits").iterdir()
-    assert {path.name for path in folder.iterdir()} == {"split.npz", "key.json", "classes.csv", "classes.png"}
+    assert {path.name for path in folder.iterdir()} == FILES
 
 
 def test_a_split_that_another_process_finished_first_stays(tmp_path, monkeypatch):
