@@ -111,6 +111,7 @@ class LoadedRun:
         check_targets(accepted)
         self._trusted = trusted_packages(accepted)
         self._checkpoints = CheckpointFolder(run_dir / "checkpoints", trusted=self._trusted)
+        self._store = ClientStore(run_dir / "clients", 2**62, self._trusted)
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -165,15 +166,16 @@ class LoadedRun:
             last = self._facts.num_clients - 1
             raise CheckpointError(f"client_id must be from 0 to {last}, but it is {client_id!r}.")
         checkpoint = self._checkpoint(round_idx)
-        store = ClientStore(self.run_dir / "clients", 2**62, self._trusted)
-        store.restore(checkpoint.manifest)
+        self._store.restore(checkpoint.manifest)
         payload = self._server.broadcast(checkpoint.server_state, client_id)
         module = self._module(client_id)
-        become(module, Task(client_id, checkpoint.round_idx, payload, store.get(client_id)), module.recall)
+        become(
+            module, Task(client_id, checkpoint.round_idx, payload, self._store.get(client_id)), module.recall
+        )
         return self._ready(module, module.predict, partial(self._as_client_sees, client_id))
 
     def _checkpoint(self, round_idx: int | None) -> Checkpoint:
-        return read_checkpoint(self._checkpoints, self.run_dir, round_idx)
+        return read_checkpoint(self._checkpoints, self._store, self.run_dir, round_idx)
 
     @cached_property
     def _facts(self) -> DataFacts:

@@ -21,6 +21,7 @@ from fedfeat.errors import CheckpointError
 if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
     from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
+    from fedfeat.runs.client_store import ClientStore
 
 
 # Wherever the run's turns ran, what is looked at afterwards is done here.
@@ -48,16 +49,21 @@ def reopen(
     cfg, config = read_config(run_dir, trust, **groups)
     experiment = build_experiment(cfg, config, run_dir)
     experiment.server.setup(site_of(experiment.executor.worker, Meter().spend))
-    return experiment, read_checkpoint(experiment.checkpoints, run_dir, round_idx)
+    return experiment, read_checkpoint(experiment.checkpoints, experiment.store, run_dir, round_idx)
 
 
-def read_checkpoint(folder: "CheckpointFolder", run_dir: Path, round_idx: int | None) -> "Checkpoint":
-    """Read a checkpoint of a run; ``round_idx`` None is the newest.
+def read_checkpoint(
+    folder: "CheckpointFolder", store: "ClientStore", run_dir: Path, round_idx: int | None
+) -> "Checkpoint":
+    """Read a checkpoint of a run; ``round_idx`` None is the newest that is whole, with the clients' files.
 
     Raises:
         CheckpointError: There is no such checkpoint.
     """
-    checkpoint = folder.load_latest() if round_idx is None else folder.load(round_idx)
+    if round_idx is None:
+        checkpoint = folder.load_latest(lambda found: store.check(found.manifest))
+    else:
+        checkpoint = folder.load(round_idx)
     if checkpoint is None:
         raise CheckpointError(f"DIR must hold a checkpoint, but {run_dir} has none.")
     return checkpoint

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,7 @@ class CheckpointFolder:
         self.directory, self._keep, self._trusted = Path(directory), keep, trusted
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then remove the oldest ones and unfinished files.
+        """Write a checkpoint, then remove the oldest ones.
 
         Raises:
             CheckpointError: The state could not be read back.
@@ -114,8 +114,11 @@ class CheckpointFolder:
         own = {name: body[name] for name in ("round_idx", "counters", "config_sha256", "extra")}
         return Checkpoint(server_state=state, manifest=dict(body["manifest"]), **own)
 
-    def load_latest(self) -> Checkpoint | None:
+    def load_latest(self, check: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
         """Read the newest whole checkpoint, with a warning for each newer one that is not.
+
+        Args:
+            check: Raises `CheckpointError` where what lies elsewhere, such as `ClientStore.check`, is not whole.
 
         Returns:
             None where there is no checkpoint at all.
@@ -130,10 +133,18 @@ class CheckpointFolder:
                 _log.warning("The checkpoint of round %d is ignored: %s is missing.", round_idx, text_file)
                 continue
             try:
-                return self.load(round_idx)
+                checkpoint = self.load(round_idx)
+                if check is not None:
+                    check(checkpoint)
             except CheckpointError as error:
                 _log.warning("The checkpoint of round %d is ignored: %s", round_idx, error)
                 reasons.append(str(error))
+                continue
+            if reasons:
+                _log.warning(
+                    "The newest checkpoint that is whole, that of round %d, is used instead.", round_idx
+                )
+            return checkpoint
         if reasons:
             raise CheckpointError(f"No checkpoint in {self.directory} can be read: {' '.join(reasons)}")
         return None
@@ -174,8 +185,6 @@ class CheckpointFolder:
             for round_idx in self._indices(kind):
                 if round_idx <= newest and round_idx not in kept:
                     self._file(round_idx, kind).unlink()
-        for path in self.directory.glob(".*.tmp"):
-            path.unlink()
 
 
 def trusted_packages(config: Mapping[str, Any]) -> tuple[str, ...]:

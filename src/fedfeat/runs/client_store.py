@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedfeat.errors import CheckpointError
-from fedfeat.files import atomic_write_bytes
+from fedfeat.files import atomic_write_bytes, sync_folder
 from fedfeat.params import standalone
 from fedfeat.tree import TRUSTED, flatten, num_bytes, sha256, tensors, transform, unflatten
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
+_THREADS = 8
 _VERSION = re.compile(r"(\d+)-(\d+)\.safetensors")
 
 
@@ -47,6 +49,8 @@ class ClientStore:
         self._versions: dict[int, int] = {}  # client -> round of its newest state
         self._ram: OrderedDict[int, Any] = OrderedDict()  # least recently used first
         self._dirty: set[int] = set()  # in RAM only
+        self._unnamed = False  # files were written whose names a power failure may take
+        self._whole: set[tuple[int, int]] = set()  # versions whose files have been read
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -88,9 +92,26 @@ class ClientStore:
 
     def persist(self) -> dict[int, int]:
         """Write the states that are in RAM only; give the manifest: clients' rounds, for `restore` and `collect`."""
-        for client_id in sorted(self._dirty):
-            self._write(client_id)
+        # A file waits for the disk most of its time.
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for _ in threads.map(self._write, sorted(self._dirty)):
+                pass
+        self._dirty.clear()
+        if self._unnamed:
+            sync_folder(self._directory)
+            self._unnamed = False
         return {client_id: self._versions[client_id] for client_id in self}
+
+    def check(self, manifest: Mapping[int, int]) -> None:
+        """Read every file that a manifest names, unless that was done before.
+
+        Raises:
+            CheckpointError: One is missing or damaged.
+        """
+        with ThreadPoolExecutor(_THREADS) as threads:
+            versions = sorted(manifest.items() - self._whole)
+            for version, _ in zip(versions, threads.map(self._check, versions), strict=True):
+                self._whole.add(version)
 
     def restore(self, manifest: Mapping[int, int]) -> None:
         """Go back to the states that a manifest names; what came later is forgotten.
@@ -108,14 +129,12 @@ class ClientStore:
         self.num_bytes = 0
 
     def collect(self, keep: Iterable[Mapping[int, int]]) -> None:
-        """Remove versions that are neither current nor in a manifest of a loadable checkpoint, and unfinished files."""
+        """Remove versions that are neither current nor in a manifest of a loadable checkpoint."""
         manifests = (*keep, self._versions)
         wanted = {self._path(*version) for manifest in manifests for version in manifest.items()}
         for path in self._directory.glob("*.safetensors"):
             if _VERSION.fullmatch(path.name) and path not in wanted:
                 path.unlink()
-        for path in self._directory.glob(".*.safetensors.*.tmp"):
-            path.unlink()
 
     def _path(self, client_id: int, round_idx: int) -> Path:
         return self._directory / f"{client_id}-{round_idx}.safetensors"
@@ -139,8 +158,12 @@ class ClientStore:
         skeleton, named = flatten(state)
         # The format itself does not notice a flipped bit.
         extra = {"skeleton": json.dumps(skeleton), "sha256": sha256(state)}
-        atomic_write_bytes(self._path(client_id, self._versions[client_id]), save(named, extra))
-        self._dirty.discard(client_id)
+        path = self._path(client_id, self._versions[client_id])
+        atomic_write_bytes(path, save(named, extra), durable_name=False)
+        self._unnamed = True
+
+    def _check(self, version: tuple[int, int]) -> None:
+        _read(self._path(*version), self._trusted)
 
 
 def _alone(state: Any) -> Any:

@@ -82,10 +82,9 @@ def test_every_type_survives_exactly(folder):
     assert [t.dtype for t in tree.tensors(found)] == [t.dtype for t in tree.tensors(state)]
 
 
-def test_only_the_newest_are_kept_and_leftovers_go(folder, tmp_path):
+def test_only_the_newest_are_kept(folder, tmp_path):
     folder.save(checkpoint(1))
     root = tmp_path / "checkpoints"
-    (root / ".000001.json.7-7.tmp").write_bytes(b"torn")
     (root / "000000.safetensors").write_bytes(b"without its json")
     (root / "notes.json").write_text("{}")
     for round_idx in (2, 3, 4):

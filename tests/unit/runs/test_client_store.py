@@ -166,7 +166,6 @@ def test_collect_keeps_manifests_and_current_versions(tmp_path):
         store.put(1, round_idx, state(1, round_idx))
         manifests.append(store.persist())
     store.put(0, 4, state(0, 4))  # spilled at once, in no manifest
-    (tmp_path / ".0-9.safetensors.1-2.tmp").write_bytes(b"torn")
     (tmp_path / "notes.safetensors").write_bytes(b"not ours")
     store.collect(manifests[1:2])
     kept = ["0-2", "0-4", "1-2", "1-3", "notes"]

@@ -8,6 +8,8 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.util import get_temp_dir
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from fedfeat.executors.codec import Packer
 from fedfeat.executors.forked.child import Child
 from fedfeat.executors.forked.shared import Shared
 from fedfeat.executors.job import Job, attempt, costs_of
+from fedfeat.runs.leftovers import mark
 
 _log = logging.getLogger("fedfeat")
 
@@ -70,8 +73,11 @@ class ProcessExecutor(Executor):
         with warnings.catch_warnings():
             # Threads of libraries that wait for work do no harm: a child with one thread never asks for them.
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+            # Made before the others, which inherit it: their sockets would lie in folders of their own.
+            folder = Path(get_temp_dir())
             for _ in range(self._num_processes - 1):
                 self._children.append(Child(self.worker, self._children))
+            mark(folder, [child.pid for child in self._children if child.pid])
 
     def close(self) -> None:
         """End the other processes."""

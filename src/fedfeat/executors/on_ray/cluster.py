@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -16,6 +17,7 @@ from ray._private import ray_constants
 from ray._private import worker as ray_worker
 
 from fedfeat.errors import UserError
+from fedfeat.runs.leftovers import RAY_PARENT, RAY_PREFIX, mark
 
 _SECONDS_TO_ANSWER = 10.0
 # By which SLURM announces the end of a job to all processes of it; the run ends its workers itself.
@@ -77,7 +79,8 @@ class Cluster:
 
     def _start(self, num_cpus: int, arguments: dict[str, Any]) -> None:
         # Ray's own folder is one for all users of a machine, and its path may be too long for the sockets in it.
-        folder = TemporaryDirectory(prefix="fedfeat-ray-", dir="/tmp", ignore_cleanup_errors=True)
+        folder = TemporaryDirectory(prefix=RAY_PREFIX, dir=RAY_PARENT, ignore_cleanup_errors=True)
+        mark(Path(folder.name))
         # Where Ray takes itself to be on a machine of its own (its default outside Linux), it listens on loopback only.
         with patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
             # Ray opens its folder to all users of the machine (0777), who could then take the place of its sockets.
