@@ -73,7 +73,8 @@ def test_checkpoints_of_another_configuration_are_refused_and_kept(cli, small, f
     (finished / "config.yaml").unlink()
     kept = digest(finished / "checkpoints")
     refused(
-        cli(*small, "seed=7"), r"checkpoints must be of the same configuration, but those in .* are not\."
+        cli(*small, "optimizer.lr=0.3"),
+        r"checkpoints must be of the same configuration, but those in .* are not\.",
     )
     assert digest(finished / "checkpoints") == kept
 

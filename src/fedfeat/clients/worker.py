@@ -173,6 +173,14 @@ class Worker:
         become(module, task, module.recall)
         return self.own_score(module, task.client_id)
 
+    def score_own(self, task: Task) -> Scores:
+        """Score a client's own model on all test examples."""
+        module = self.module_of(task.client_id)
+        become(module, task, module.recall)
+        batches = self.data.test_batches(np.arange(self.data.num_test), self.settings.eval_batch_size)
+        with self._evaluating(module):
+            return score_examples(module.predict, batches)
+
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples (all of them unless ``indices`` are given)."""
         self._become_server(payload)

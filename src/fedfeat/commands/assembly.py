@@ -55,15 +55,18 @@ def build_experiment(
     from fedfeat.commands.compatibility import check_method, try_parts
     from fedfeat.config.arguments import check_targets
     from fedfeat.models.policy import describe
+    from fedfeat.runs.data_facts import check_same_data
 
     check_targets(config)
     try_parts(cfg)
     trainer = _trainer(cfg)
     if data is None:
         data = build_data(cfg, config, trainer.device())
+    check_same_data(run_dir, data)
     executor = _executor(cfg, config, data, trainer, run_dir)
     worker, module = executor.worker, executor.worker.module
     plan = _plan(cfg, config, data, worker)
+    plan.check_work(data)
     _ready_process(trainer, module.flops_per_example * data.largest_batch(plan.batch_size))
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
     setting = plan.setting(config["algorithm"]["name"], worker.settings.keep_optimizer, data)
@@ -177,6 +180,7 @@ def _experiment(
         checkpoints=CheckpointFolder(run_dir / "checkpoints", trusted=trusted),
         loggers=_loggers(cfg) if is_primary() else (),
         is_primary=is_primary(),
+        repair=config["resume"] == "repair",
         checkpoint_every=federation["checkpoint_every"],
         targets=federation["targets"],
         target_metric=federation["target_metric"],

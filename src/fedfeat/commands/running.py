@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Collection
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from fedfeat.commands.assembly import build_experiment, is_primary
 from fedfeat.config.objective import check_objective
 from fedfeat.config.rules import check, check_complete
-from fedfeat.errors import CheckpointError
+from fedfeat.errors import CheckpointError, UserError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs import directory as rundir
 from fedfeat.runs.data_facts import DataFacts
+from fedfeat.runs.leftovers import sweep
 from fedfeat.runs.sweep_names import directory_name
 
 if TYPE_CHECKING:
@@ -49,7 +50,12 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
     Raises:
         UserError: The configuration, the data or the directory are refused, or a client has failed.
     """
-    config = checked(cfg)
+    try:
+        config = checked(cfg)
+    except UserError:
+        with suppress(OSError):  # it is missing, or holds something
+            run_dir.rmdir()
+        raise
     primary = is_primary()
     logging.basicConfig(level=logging.INFO if primary else logging.WARNING, format="%(message)s")
     rundir.check_same_config(run_dir, config)
@@ -62,6 +68,8 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
         _log.info("The run in %s is finished; nothing to do.", run_dir)
         return summary
     with rundir.locked(run_dir) if primary else nullcontext(), ExitStack() as stack:
+        if primary:
+            sweep(run_dir)
         experiment = build_experiment(cfg, config, run_dir)
         if primary:
             rundir.write_config(run_dir, OmegaConf.to_yaml(OmegaConf.create(config)), _hydra_files(cfg))

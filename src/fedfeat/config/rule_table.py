@@ -72,7 +72,7 @@ RULES = (
     Rule("name", TEXT),
     Rule("group", TEXT),
     Rule("trace", BOOL),
-    Rule("resume", one_of("auto", "never")),
+    Rule("resume", one_of("auto", "never", "repair")),
     Rule("objective", TEXT),
     Rule("federation.num_clients", integer(1)),
     Rule("federation.held_out", integer(0)),

@@ -37,7 +37,7 @@ class RunInfo:
 
 
 class RoundLogger:
-    """Consumer of a run: `start` once, `log` every round, `picture` at will, `finish` and `close` once.
+    """Consumer of a run: `start` once, `log` every round, `picture` and `secure` at will, `finish` and `close` once.
 
     What a logger does not say otherwise, it passes over.
     """
@@ -50,6 +50,9 @@ class RoundLogger:
 
     def picture(self, name: str, path: Path) -> None:
         """Take note of a picture (PNG) that lies at `path`."""
+
+    def secure(self) -> None:
+        """Wait until what was logged would survive a power failure; a checkpoint that counts on it follows."""
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Note the content of ``summary.json``."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
@@ -14,10 +14,10 @@ from fedfeat.files import atomic_open
 from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.runs.observed import table_path
 from fedfeat.runs.records import ClientRow, RoundRecord
+from fedfeat.runs.tables import METRICS, complete_rows
 
+CLIENTS = "clients.csv"
 CLIENT_COLUMNS = ("round", *(column.name for column in fields(ClientRow)))
-
-_log = logging.getLogger(__name__)
 
 
 class CsvTable:
@@ -49,13 +49,17 @@ class CsvTable:
         self._writer(self._file).writerows(rows)
         self._file.flush()
 
+    def secure(self) -> None:
+        """Wait until the rows are on the disk."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def _rewrite(self, keep: Callable[[int], bool]) -> None:
         """Write the file anew with the present columns and the rows to keep, and open it to append."""
-        rows = _complete_rows(self.path)
+        rows = complete_rows(self.path)
         old = next(rows, [])
         self.columns = list(dict.fromkeys([*self.columns, *old]))
         with atomic_open(self.path) as file:
@@ -70,6 +74,14 @@ class CsvTable:
         return csv.DictWriter(file, self.columns, lineterminator="\n")
 
 
+def rows_of(record: RoundRecord) -> dict[str, int]:
+    """Count the rows that a record adds to each table, by the table's path within the run directory."""
+    if not record.evaluated:
+        return {}
+    watched = (str(table_path(Path(), name)) for name in record.observed)
+    return {METRICS: 1, CLIENTS: len(record.clients), **dict.fromkeys(watched, 1)}
+
+
 class CsvLogger(RoundLogger):
     """Write ``metrics.csv`` (a row per evaluated round), ``clients.csv`` (one per client in it) and ``observed/*.csv``.
 
@@ -78,8 +90,8 @@ class CsvLogger(RoundLogger):
 
     def start(self, run: RunInfo) -> None:
         """Open both files; after a resume, without the rows that will come again."""
-        self._metrics = CsvTable(run.run_dir / "metrics.csv", ("round", "cohort_size"), run.resumed_round)
-        self._clients = CsvTable(run.run_dir / "clients.csv", CLIENT_COLUMNS, run.resumed_round)
+        self._metrics = CsvTable(run.run_dir / METRICS, ("round", "cohort_size"), run.resumed_round)
+        self._clients = CsvTable(run.run_dir / CLIENTS, CLIENT_COLUMNS, run.resumed_round)
         self._run, self._observed = run, dict[str, CsvTable]()
 
     def log(self, record: RoundRecord) -> None:
@@ -101,25 +113,12 @@ class CsvLogger(RoundLogger):
             self._observed[name] = CsvTable(path, ("round",), self._run.resumed_round)
         return self._observed[name]
 
+    def secure(self) -> None:
+        """Wait until all tables are on the disk."""
+        for table in (self._metrics, self._clients, *self._observed.values()):
+            table.secure()
+
     def close(self, failed: bool = False) -> None:
         """Close both files."""
         for table in (self._metrics, self._clients, *self._observed.values()):
             table.close()
-
-
-def _complete_rows(path: Path) -> Iterator[list[str]]:
-    """Give the columns of a file, if it exists, and its rows one by one, without lines that are torn or unreadable."""
-    if not path.exists():
-        return
-    dropped = 0
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        columns = next(csv.reader([file.readline()]), [])
-        yield columns
-        for line in file:
-            values = next(csv.reader([line.replace("\0", "")]), [])
-            if line.endswith("\n") and len(values) == len(columns) > 0 and values[0].isdecimal():
-                yield values
-            else:
-                dropped += 1
-    if dropped:
-        _log.warning("%s: dropped %d torn line(s), left by an interrupted run.", path, dropped)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fedfeat import tree
 from fedfeat.data.federated import FederatedData
-from fedfeat.errors import CheckpointError
+from fedfeat.errors import CheckpointError, ClientError
 from fedfeat.executors.base import Executor
 from fedfeat.loggers.base import RoundLogger, RunInfo
+from fedfeat.loggers.csv_logger import CsvLogger
+from fedfeat.rounds.finite import FiniteWatch
+from fedfeat.rounds.history import first_history, note, settle_tables
 from fedfeat.rounds.loop import Progress, first_progress, run_rounds
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.signals import Stopping
@@ -22,7 +23,7 @@ from fedfeat.rounds.site import federation_of, site_of
 from fedfeat.rounds.tally import Meter
 from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
 from fedfeat.runs.client_store import ClientStore
-from fedfeat.runs.directory import git_commit, main_accuracy, versions
+from fedfeat.runs.directory import git_commit, versions
 from fedfeat.runs.feature_figures import draw_encodings
 from fedfeat.runs.records import RoundRecord
 from fedfeat.server import Server
@@ -42,6 +43,7 @@ class Experiment:
         target_metric: The metric that is to reach them; None is that of `runs.directory.main_accuracy`.
         meter: What the server half says it has spent.
         is_primary: Whether this process writes; the others only lend their device to the fits (``ddp``).
+        repair: Whether rows that tables have lost are put in again as far as checkpoints know them, see `history`.
     """
 
     info: RunInfo
@@ -58,6 +60,7 @@ class Experiment:
     targets: Sequence[float]
     target_metric: str | None = None
     is_primary: bool = True
+    repair: bool = False
     meter: Meter = field(default_factory=Meter)
 
     def run(self, stack: ExitStack) -> dict[str, Any]:
@@ -79,6 +82,9 @@ class Experiment:
         progress, kept = self.begin()
         began = time.perf_counter() - kept.get("seconds", 0.0)
         resumed = progress.round_idx or None
+        if resumed is not None and any(isinstance(logger, CsvLogger) for logger in self.loggers):
+            run_dir, plan = self.info.run_dir, self.plan
+            settle_tables(run_dir, resumed, kept, plan, self.checkpoints, self.repair)
         for logger in self.loggers:
             logger.start(replace(self.info, resumed_round=resumed))
             # An exit and no callback: only exits are told whether an exception ended the run.
@@ -86,8 +92,10 @@ class Experiment:
         # Processes that share a fit would stop in different rounds.
         stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1))
         rounds = self.rounds(progress)
-        for progress, record in rounds:
-            self._note(kept, record)
+        watch = FiniteWatch()
+        for progress, found in rounds:
+            record = watch.noted(found)
+            note(kept, record, self.targets, self.target_metric)
             for logger in self.loggers:
                 logger.log(record)
             if record.alignment is not None and self.is_primary:
@@ -100,6 +108,11 @@ class Experiment:
             yield record
             stopping.deliver()
         kept["seconds"] = time.perf_counter() - began
+        if self.plan.num_rounds and not progress.counters["compute/examples"]:
+            raise ClientError(
+                f"At least one client must train a step, but in {self.plan.num_rounds} rounds none has: every turn "
+                "failed, or had no batch to train on; the log above names the failures."
+            )
         return self._summary(progress, kept)
 
     def rounds(self, progress: Progress) -> Iterator[tuple[Progress, RoundRecord]]:
@@ -115,17 +128,17 @@ class Experiment:
             logger.picture(name, path)
 
     def begin(self) -> tuple[Progress, dict[str, Any]]:
-        """Give where the run stands: its newest checkpoint, or the server's first state; and what else was kept.
+        """Give where the run stands: its newest whole checkpoint, or the server's first state; and what else was kept.
 
         Raises:
             CheckpointError: The checkpoints are damaged, or of another configuration.
         """
         self.server.setup(site_of(self.executor.worker, self.meter.spend))
-        checkpoint = self.checkpoints.load_latest()
+        checkpoint = self.checkpoints.load_latest(lambda found: self.store.check(found.manifest))
         if checkpoint is None:
             worker = self.executor.worker
             state = self.server.init(worker.module.model, federation_of(worker))
-            return first_progress(state), {"to_target": {}}
+            return first_progress(state), first_history()
         if checkpoint.config_sha256 != self.config_sha256:
             raise CheckpointError(
                 f"checkpoints must be of the same configuration, but those in {self.checkpoints.directory} are not."
@@ -137,29 +150,11 @@ class Experiment:
     def _save(self, progress: Progress, kept: dict[str, Any]) -> None:
         if not self.is_primary:
             return
+        for logger in self.loggers:
+            logger.secure()
         manifest = self.store.persist()
         self.checkpoints.save(Checkpoint(*progress, manifest, self.config_sha256, kept))
         self.store.collect(self.checkpoints.manifests())
-
-    def _note(self, kept: dict[str, Any], record: RoundRecord) -> None:
-        """Keep the few numbers of the summary that need the whole history."""
-        if not record.evaluated:
-            return
-        metrics = record.metrics
-        kept["final"] = dict(metrics)
-        best = kept.get("best_val")
-        if "val/acc" in metrics and (best is None or metrics["val/acc"] > best["val/acc"]):
-            kept["best_val"] = {"round": record.round_idx, **metrics}
-        accuracy = main_accuracy(metrics, self.target_metric)
-        for target in self.targets:
-            if accuracy is not None and accuracy >= target and str(target) not in kept["to_target"]:
-                kept["to_target"][str(target)] = {
-                    "rounds": record.round_idx,
-                    "bytes": metrics["comm/total_bytes"],
-                    "up_bytes": metrics["comm/up_bytes"],
-                    "examples": metrics["compute/examples"],
-                    "seconds": metrics["time/total_s"],
-                }
 
     def _summary(self, progress: Progress, kept: dict[str, Any]) -> dict[str, Any]:
         reached = kept["to_target"]
@@ -171,7 +166,7 @@ class Experiment:
             "seed": self.plan.seed,
             "algorithm": self.algorithm,
             "num_rounds": self.plan.num_rounds,
-            "final": {key: value for key, value in kept.get("final", {}).items() if np.isfinite(value)},
+            "final": kept.get("final", {}),
             "best_val": kept.get("best_val"),
             "to_target": {str(target): reached.get(str(target)) for target in self.targets},
             "weights_sha256": weights_sha256(progress.state, self.store),
@@ -179,7 +174,7 @@ class Experiment:
             "versions": versions(),
             "git_commit": git_commit(),
             "seconds": kept["seconds"],
-        }
+        } | ({"repaired": kept["repaired"]} if "repaired" in kept else {})
 
 
 def _close(logger: RoundLogger, kind: type[BaseException] | None, *_: Any) -> None:

@@ -19,6 +19,7 @@ from fedfeat.rounds.evaluation import (
     summarise_observed,
     turn_metrics,
 )
+from fedfeat.rounds.own_models import own_scores
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.sampling import sample_stragglers
 from fedfeat.rounds.tally import COUNTERS, Meter, Tally
@@ -228,10 +229,7 @@ class _Loop:
         return Evaluation(metrics, rows, observed)
 
     def _own_scores(self, state: Any, clients: Sequence[int]) -> dict[int, dict[str, float]]:
-        """Score clients' own models as they are."""
-        waiting = Turns(clients, lambda k: Task(k, 0, self.server.broadcast(state, k), self.store.get(k)))
-        scores = raise_failures(self.executor.map("evaluate_client", waiting))
-        return dict(zip(clients, scores, strict=True))
+        return own_scores(self.server, self.executor, self.data, self.store, state, clients)
 
     def _final_scores(self, state: Any) -> dict[int, dict[str, float]]:
         """Score every client after one more fit from what it would receive; nothing of it is kept or counted."""

@@ -5,9 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from fedfeat.clients.tasks import Task
 from fedfeat.data.batches import cut
 from fedfeat.data.federated import FederatedData
+from fedfeat.errors import ConfigError
 from fedfeat.features.diagnostics import AlignmentProbe
 from fedfeat.rounds.samplers import Sampler, Uniform
 from fedfeat.rounds.sampling import straggler_steps
@@ -97,6 +100,23 @@ class Plan:
     def ends(self, round_idx: int) -> bool:
         """Whether ``round_idx`` rounds are all, and everyone trains once more."""
         return self.final_epochs is not None and round_idx == self.num_rounds
+
+    def check_work(self, data: FederatedData) -> None:
+        """Refuse data on which no client can make a step.
+
+        Raises:
+            ConfigError: Batch norm drops every batch of every client, for it cannot train on one example.
+        """
+        trains = {
+            size: cut(size, self.batch_size, self.drop_singleton, self.world_size)[1] > 0
+            for size in set(np.diff(data.split.train.offsets).tolist())
+        }
+        if not any(trains.values()):
+            raise ConfigError(
+                f"partition must give some client at least {2 * self.world_size} training examples, for a network with "
+                f"batch norm cannot train on fewer, but none of the {self.num_clients} clients has more than "
+                f"{max(trains, default=0)}; a network with group norm can."
+            )
 
     def steps_per_epoch(self, num_examples: int) -> int:
         """Optimizer steps of one pass over so many training examples."""

@@ -74,28 +74,53 @@ def check_same_config(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 
 def finished_summary(run_dir: Path) -> dict[str, Any] | None:
-    """The summary of a finished run, or None."""
+    """The summary of a finished run, or None: one that is torn is written again.
+
+    Raises:
+        CheckpointError: It is that of no run.
+    """
+    path = run_dir / "summary.json"
     try:
-        return dict(json.loads((run_dir / "summary.json").read_text()))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, TypeError):
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
+    for key in ("seed", "final"):
+        if not isinstance(found, dict) or key not in found:
+            raise CheckpointError(
+                f"{path} must be the summary of a run, but it has no {key}; without the file, the run goes on from its "
+                "checkpoint and writes it again."
+            )
+    return dict(found)
 
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
     """Hold a run directory, so that two processes never write into one.
 
+    A directory in which nothing was written is removed in the end.
+
     Raises:
         CheckpointError: Another process holds it, or its lock is no file of its own.
     """
-    with _open_lock(run_dir / ".lock") as file:
+    path = run_dir / ".lock"
+    with _open_lock(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its last holder may have removed it in between.
+            is_here = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except OSError as error:
             raise CheckpointError(
                 f"hydra.run.dir must be free, but another process is running in {run_dir}."
             ) from error
-        yield
+        if not is_here:
+            raise CheckpointError(f"hydra.run.dir must be free, but another process has begun in {run_dir}.")
+        try:
+            yield
+        finally:
+            if [entry.name for entry in run_dir.iterdir()] == [path.name]:
+                path.unlink()
+                with suppress(OSError):
+                    run_dir.rmdir()
 
 
 def _open_lock(path: Path) -> IO[bytes]:

@@ -8,7 +8,7 @@ from entries import SUMMARY, record, write
 from wandb_file import finished_wandb, items
 
 from fedfeat.loggers.csv_logger import CsvLogger
-from fedfeat.runs.figures import read_metrics
+from fedfeat.runs.metrics_table import read_metrics
 
 NAN = math.nan
 

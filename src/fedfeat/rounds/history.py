@@ -1,0 +1,87 @@
+"""What a run keeps of its rounds: the few numbers of the summary, and how many rows its tables have."""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedfeat.errors import CheckpointError
+from fedfeat.loggers.csv_logger import rows_of
+from fedfeat.rounds.plan import Plan
+from fedfeat.runs.checkpoint import CheckpointFolder
+from fedfeat.runs.directory import main_accuracy
+from fedfeat.runs.records import RoundRecord
+from fedfeat.runs.tables import METRICS, check_tables, repair_tables
+
+
+def first_history() -> dict[str, Any]:
+    """Give what is kept before the first round, as JSON: ``to_target``, ``rows``, later ``final``, ``best_val``."""
+    return {"to_target": {}, "rows": {}}
+
+
+def note(
+    kept: dict[str, Any], record: RoundRecord, targets: Sequence[float], target_metric: str | None
+) -> None:
+    """Keep the few numbers of the summary that need the whole history, and count rows; ``kept`` is changed."""
+    if not record.evaluated:
+        return
+    kept["rows"] = dict(Counter(kept.get("rows", {})) + Counter(rows_of(record)))
+    metrics = record.metrics
+    kept["final"] = dict(metrics)
+    best = kept.get("best_val")
+    if "val/acc" in metrics and (best is None or metrics["val/acc"] > best["val/acc"]):
+        kept["best_val"] = {"round": record.round_idx, **metrics}
+    accuracy = main_accuracy(metrics, target_metric)
+    for target in targets:
+        if accuracy is not None and accuracy >= target and str(target) not in kept["to_target"]:
+            kept["to_target"][str(target)] = {
+                "rounds": record.round_idx,
+                "bytes": metrics["comm/total_bytes"],
+                "up_bytes": metrics["comm/up_bytes"],
+                "examples": metrics["compute/examples"],
+                "seconds": metrics["time/total_s"],
+            }
+
+
+def settle_tables(
+    run_dir: Path, round_idx: int, kept: dict[str, Any], plan: Plan, folder: CheckpointFolder, repair: bool
+) -> None:
+    """See to it that the tables have the rows of a resumed run, whose checkpoint is of round ``round_idx``.
+
+    Args:
+        run_dir: Where they are.
+        round_idx: Round of the checkpoint.
+        kept: What it keeps, see `first_history`; changed by a repair.
+        plan: How the rounds go.
+        folder: The checkpoints.
+        repair: Whether lost rows are put in again as far as they are known, instead of refused.
+
+    Raises:
+        CheckpointError: Rows are missing.
+    """
+    evaluated = [r for r in range(round_idx + 1) if plan.evaluates(r)]
+    written = kept.get("rows", {})
+    if not repair:
+        check_tables(run_dir, round_idx, evaluated, written)
+        return
+    found = repair_tables(run_dir, round_idx, evaluated, _known(folder, plan, round_idx), written)
+    if found:
+        kept["repaired"] = kept.get("repaired", {}) | found
+        # The rows of metrics.csv are there again.
+        kept["rows"] = {
+            name: count if name == METRICS else count - found.get(name, 0) for name, count in written.items()
+        }
+
+
+def _known(folder: CheckpointFolder, plan: Plan, last: int) -> dict[int, dict[str, float]]:
+    """Give the metrics of evaluated rounds that checkpoints up to round ``last`` know."""
+    known: dict[int, dict[str, float]] = {}
+    for round_idx in folder.rounds():
+        with suppress(CheckpointError):
+            extra = folder.load(round_idx).extra if round_idx <= last else {}
+            if "final" in extra:
+                known[max(r for r in range(round_idx + 1) if plan.evaluates(r))] = extra["final"]
+            if best := extra.get("best_val"):
+                known[best["round"]] = {name: value for name, value in best.items() if name != "round"}
+    return known

@@ -1,0 +1,88 @@
+"""Scores of clients' own models, of which there may be a hundred thousand."""
+
+import logging
+import time
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from fedfeat.clients.tasks import Task, Turns
+from fedfeat.data.federated import FederatedData
+from fedfeat.executors.base import Executor, raise_failures
+from fedfeat.runs.client_store import ClientStore
+from fedfeat.server import Server
+from fedfeat.tree import identical
+
+_log = logging.getLogger("fedfeat")
+_SECONDS_BETWEEN_LINES = 15.0
+T = TypeVar("T")
+
+
+def own_scores(
+    server: Server,
+    executor: Executor,
+    data: FederatedData,
+    store: ClientStore,
+    state: Any,
+    clients: Sequence[int],
+) -> dict[int, dict[str, float]]:
+    """Score clients' own models as they are, each on its own test part: ``own/acc`` and ``own/loss``.
+
+    Clients that have kept nothing yet and would receive the same are one model, which is run once.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for alike in _untrained(server, executor, data, store, state, clients):
+        found |= _common_scores(
+            executor, data, Task(alike[0], 0, server.broadcast(state, alike[0]), None), alike
+        )
+    left = [k for k in clients if k not in found]
+    waiting = Turns(left, lambda k: Task(k, 0, server.broadcast(state, k), store.get(k)))
+    scores = raise_failures(executor.map("evaluate_client", waiting))
+    found |= zip(left, _with_progress(scores, len(left), "Own models scored"), strict=True)
+    return {k: found[k] for k in clients}
+
+
+def _untrained(
+    server: Server,
+    executor: Executor,
+    data: FederatedData,
+    store: ClientStore,
+    state: Any,
+    clients: Sequence[int],
+) -> list[list[int]]:
+    """Group the clients whose own models are one and the same, two and more."""
+    if data.permuted:
+        return []
+    groups: dict[Hashable, tuple[Any, list[int]]] = {}
+    has_state = set(store)
+    for k in clients:
+        if k in has_state:
+            continue
+        payload = server.broadcast(state, k)
+        first, alike = groups.setdefault(executor.worker.networks.key(k), (payload, []))
+        if identical(payload, first):
+            alike.append(k)
+    return [alike for _, alike in groups.values() if len(alike) > 1]
+
+
+def _common_scores(
+    executor: Executor, data: FederatedData, task: Task, clients: Sequence[int]
+) -> dict[int, dict[str, float]]:
+    (scores,) = raise_failures(executor.map("score_own", Turns([task.client_id], lambda _: task)))
+    sizes, correct, losses = (
+        data.test_sizes(),
+        data.test_means(scores.correct),
+        data.test_means(scores.losses),
+    )
+    return {
+        k: {"own/acc": float(correct[k]), "own/loss": float(losses[k])} if sizes[k] else {} for k in clients
+    }
+
+
+def _with_progress(results: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """Pass results on and say now and then how many have come, where they take long."""
+    said = time.monotonic()
+    for count, result in enumerate(results, start=1):
+        yield result
+        if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            _log.info("%s: %d of %d.", what, count, total)
