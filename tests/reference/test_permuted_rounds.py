@@ -13,8 +13,9 @@ from harness import parties
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts, pixel_permutation
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
 from fedfeat.data.partition.permuted import Copies, Permuted
+from fedfeat.data.pixels import pixel_permutation
 from fedfeat.data.transforms import Transform
 from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor

@@ -21,9 +21,8 @@ from fedfeat.commands.networks import build_networks
 from fedfeat.commands.reopen import read_checkpoint, read_config, stored_config
 from fedfeat.config.arguments import check_targets
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import pixel_permutation
 from fedfeat.data.pipeline import InputPipeline
-from fedfeat.data.pixels import in_order
+from fedfeat.data.pixels import in_order, pixel_permutation
 from fedfeat.errors import CheckpointError
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.params import full

@@ -9,18 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.data.affected import reduced_clients
+from fedfeat.data.affected import reduced, reduced_clients
 from fedfeat.data.batches import ClientBatches
 from fedfeat.data.fingerprint import Fingerprint
 from fedfeat.data.partition.merged import cut_anew
-from fedfeat.data.partition.parts import (
-    ClientSplit,
-    class_counts,
-    first_parts,
-    first_tests,
-    reduced,
-    single_part,
-)
+from fedfeat.data.partition.parts import ClientSplit, class_counts, first_parts, first_tests, single_part
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import Entries, pixels_of
 from fedfeat.data.unlabelled import check_public, draw_unlabelled

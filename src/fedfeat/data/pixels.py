@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.data.partition.parts import ClientSplit, owners_of, pixel_permutation
+from fedfeat.data.partition.parts import ClientSplit, owners_of
 from fedfeat.errors import ConfigError
+from fedfeat.seeding import numpy_generator
 
 if TYPE_CHECKING:
     from fedfeat.data.examples import Dataset
@@ -92,6 +93,16 @@ class ClientPixels(SamePixels):
         """See `SamePixels.of_entries`."""
         tables = self._tables[entries % self._num_clients].unsqueeze(1).expand(-1, x.shape[1], -1)
         return x.flatten(2).gather(2, tables).view_as(x)
+
+
+def pixel_permutation(seed: int, client_id: int | None, num_pixels: int) -> np.ndarray:
+    """Give the fixed order in which one client sees the pixels, int64 (num_pixels,), after FedFusion.
+
+    None is the server, whose order is that of no client.
+    """
+    if client_id is None:
+        return numpy_generator(seed, "pixels of the server").permutation(num_pixels)
+    return numpy_generator(seed, "pixels", client_id).permutation(num_pixels)
 
 
 def pixels_of(dataset: "Dataset", split: ClientSplit, seed: int, device: torch.device) -> SamePixels:

@@ -20,6 +20,7 @@ class Evaluation(NamedTuple):
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Mean of ``values`` (N,), weighted by ``weights`` (N,) where given; one that is not finite is never left out."""
+    # torchmetrics' MeanMetric leaves NaN out, or else ignores the weights (1.9, nan_strategy="disable").
     return float(np.average(values, weights=weights))
 
 

@@ -4,9 +4,10 @@ import torch
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts, pixel_permutation
+from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
 from fedfeat.data.partition.permuted import Permuted
 from fedfeat.data.partition.schemes import Iid, NClasses, Subsets
+from fedfeat.data.pixels import pixel_permutation
 from fedfeat.data.transforms import Transform
 from fedfeat.errors import ConfigError
 

@@ -6,10 +6,11 @@ import torch
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import class_counts, pixel_permutation
+from fedfeat.data.partition.parts import class_counts
 from fedfeat.data.partition.permuted import Copies, Permuted
 from fedfeat.data.partition.schemes import Dirichlet, Iid, NClasses, Shards, Subsets
 from fedfeat.data.partition.split_store import load_or_make
+from fedfeat.data.pixels import pixel_permutation
 from fedfeat.data.transforms import Transform
 from fedfeat.data.unlabelled import images_by_class
 from fedfeat.errors import ConfigError, DataError

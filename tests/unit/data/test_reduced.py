@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfeat.data.affected import reduced_clients
+from fedfeat.data.affected import reduced, reduced_clients
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import Parts, reduced
+from fedfeat.data.partition.parts import Parts
 from fedfeat.data.partition.schemes import NClasses, Shards
 from fedfeat.data.transforms import Transform
 

@@ -10,6 +10,7 @@ from fedfeat.runs.directory import locked
 
 
 def test_one_process_holds_it_and_only_its_owner_may_open_it(tmp_path):
+    (tmp_path / "config.yaml").touch()
     with locked(tmp_path), pytest.raises(CheckpointError, match="must be free"), locked(tmp_path):
         pass
     with locked(tmp_path):
@@ -35,6 +36,7 @@ def test_a_link_is_neither_followed_nor_emptied(tmp_path):
 
 
 def test_an_older_lock_is_used_as_it_is(tmp_path):
+    (tmp_path / "config.yaml").touch()
     (tmp_path / ".lock").write_text("of another program")
     with locked(tmp_path):
         pass

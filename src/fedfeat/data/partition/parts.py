@@ -1,12 +1,11 @@
 """Values around a partition: what a scheme looks at, test parts, validation shares and the whole split. Pure NumPy."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedfeat.errors import DataError
-from fedfeat.seeding import numpy_generator
 
 
 class Parts(NamedTuple):
@@ -192,7 +191,7 @@ def hold_out(
         # Without it the client could not learn a class that it is tested on.
         is_val[_last_of_cells(owners_of(parts)[order], labels[parts.indices][order], order)] = False
         taken = np.bincount(owners_of(parts)[is_val], minlength=parts.num_clients)
-    return _select(parts.indices[~is_val], sizes - taken), _select(parts.indices[is_val], taken)
+    return parts_of(parts.indices[~is_val], sizes - taken), parts_of(parts.indices[is_val], taken)
 
 
 def _last_of_cells(owners: np.ndarray, labels: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -200,22 +199,6 @@ def _last_of_cells(owners: np.ndarray, labels: np.ndarray, places: np.ndarray) -
     cells = owners.astype(np.int64) * (int(labels.max(initial=0)) + 1) + labels
     _, first = np.unique(cells[::-1], return_index=True)
     return places[::-1][first]
-
-
-def reduced(parts: Parts, chosen: Collection[int], share: float, seed: int) -> Parts:
-    """Leave chosen clients a random share of their examples, rounded down, and at least one of those they have.
-
-    What is left to a client depends on share, seed and its number alone, and a larger share holds every smaller one.
-    """
-    kept = []
-    for k in range(parts.num_clients):
-        own = parts.of(k)
-        if k in chosen:
-            count = max(int(share_of(share, len(own))), 1)
-            order = numpy_generator(seed, "reduced examples", k).permutation(len(own))
-            own = own[np.sort(order[:count])]
-        kept.append(own)
-    return _select(np.concatenate(kept), np.array([len(own) for own in kept]))
 
 
 def single_part(indices: np.ndarray) -> Parts:
@@ -236,17 +219,8 @@ def first_tests(test: TestParts, count: int) -> TestParts:
     return IndexTestParts(first_parts(test.parts, count))
 
 
-def pixel_permutation(seed: int, client_id: int | None, num_pixels: int) -> np.ndarray:
-    """Give the fixed order in which one client sees the pixels, int64 (num_pixels,), after FedFusion.
-
-    None is the server, whose order is that of no client.
-    """
-    if client_id is None:
-        return numpy_generator(seed, "pixels of the server").permutation(num_pixels)
-    return numpy_generator(seed, "pixels", client_id).permutation(num_pixels)
-
-
-def _select(indices: np.ndarray, sizes: np.ndarray) -> Parts:
+def parts_of(indices: np.ndarray, sizes: np.ndarray) -> Parts:
+    """Cut indices into parts of given sizes, (K,)."""
     return Parts(indices, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
 

@@ -14,8 +14,8 @@ from fedfeat.data.partition.parts import (
     Parts,
     class_counts,
     hold_out,
-    pixel_permutation,
 )
+from fedfeat.data.pixels import pixel_permutation
 from fedfeat.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[4] / "configs" / "partition"
