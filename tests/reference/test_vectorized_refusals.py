@@ -78,7 +78,7 @@ def test_what_cannot_be_stacked_is_refused_at_the_start_in_one_sentence(reason, 
     [
         ({"gradient_clip_val": 1.0}, torch.optim.SGD, "gradient_clip_val"),
         ({"channels_last": True}, torch.optim.SGD, "channels_last"),
-        ({"precision": "64-true"}, torch.optim.SGD, "trainer.precision=64-true"),
+        ({"precision": "bf16-true"}, torch.optim.SGD, "trainer.precision=bf16-true"),
         ({"accumulate_grad_batches": 2}, torch.optim.SGD, "trainer.accumulate_grad_batches has no"),
         ({"limit_train_batches": 1.0}, torch.optim.SGD, "trainer.limit_train_batches has no"),
         ({"callbacks": (Callback(),)}, torch.optim.SGD, "callbacks are made for fits of one client"),

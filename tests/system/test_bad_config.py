@@ -114,7 +114,7 @@ BEFORE_ANY_WORK = [
         r"optimizer\.lr\.x must be a known key, but there is none of that name; known there: none",
     ),
     ("negative seed", "seed=-1", r"seed must be an integer of at least 0, but it is -1"),
-    ("resume perhaps", "resume=perhaps", r"resume must be one of auto, never, but it is 'perhaps'"),
+    ("resume perhaps", "resume=perhaps", r"resume must be one of auto, never, repair, but it is 'perhaps'"),
     ("debug perhaps", "debug=perhaps", r"debug must be one of default, fdr, .*, but it is 'perhaps'"),
     ("trace perhaps", "trace=perhaps", r"trace must be true or false, but it is 'perhaps'"),
     (

@@ -276,7 +276,7 @@ def test_loggers_get_the_pictures(cli, small, tmp_path, monkeypatch):
 
     monkeypatch.setattr(CsvLogger, "picture", picture)
     assert cli(*small, *MEASURED, "federation.num_rounds=2").code == 0
-    names = ["encoding_round_0001", "encoding_round_0002", "convergence"]
+    names = ["encoding_round_0001", "encoding_round_0002", "convergence", "split"]
     assert given == [(name, tmp_path / "run" / "figures" / f"{name}.png") for name in names]
 
 
