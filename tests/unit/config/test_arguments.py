@@ -12,7 +12,7 @@ import pytest
 
 from fedfeat.client import ClientModule, joined
 from fedfeat.config.arguments import check_targets
-from fedfeat.config.conditions import Count, NotNegative, Share, Text, interval
+from fedfeat.config.conditions import Condition, Count, NotNegative, Share, Text, interval
 from fedfeat.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -39,6 +39,14 @@ class Matching:
     """A part within a part."""
 
     gamma: Share = 0.5
+
+
+@dataclass(frozen=True)
+class Strict(Matching):
+    """A part that narrows a field of its base, and has one under two rules."""
+
+    gamma: Annotated[float, interval("[0, 0.5)")] = 0.25
+    size: Annotated[Count, Condition(lambda value: value % 2 == 0, "be even")] = 2
 
 
 class Base:
@@ -259,6 +267,14 @@ def test_functions_are_parts():
     assert sentence(part("proximal", mu=-1)) == "half.mu must be in [0, inf), but it is -1."
 
 
+def test_a_field_has_the_type_of_the_last_class_that_declares_it_and_all_rules_of_that():
+    check_targets(part("Strict", gamma=0.4, size=4))
+    assert sentence(part("Strict", gamma=0.6)) == "half.gamma must be in [0, 0.5), but it is 0.6."
+    for size in (0, 3):
+        expected = f"half.size must be an integer of at least 1 and be even, but it is {size}."
+        assert sentence(part("Strict", size=size)) == expected
+
+
 @pytest.mark.parametrize("owner", ["Shared", "Drawn"])
 @pytest.mark.parametrize("value", ["shared", "zeros"])
 def test_a_key_of_two_methods_has_the_rule_of_the_one_that_is_there(owner, value):
@@ -296,6 +312,15 @@ def halves(*names: str, **given: Any) -> dict[str, Any]:
 def test_joined_halves_take_what_each_takes(given, expected):
     check_targets(halves("First", "Second", nu=0.5, tau=2, softmax_scope="all", personal=["head"]))
     assert sentence(halves("First", "Second", **given)).startswith(expected)
+
+
+def test_a_half_without_a_signature_may_take_anything():
+    """`dict` stands for a class that is written in C, of whose arguments Python knows nothing."""
+    config = halves("First", theta=1)
+    config["client"]["halves"].append({"_target_": "hydra.utils.get_class", "path": "builtins.dict"})
+    check_targets(config)
+    config["client"]["nu"] = 1.0
+    assert sentence(config) == "client.nu must be in [0, 1), but it is 1.0."
 
 
 def test_a_half_that_does_not_exist_is_refused():

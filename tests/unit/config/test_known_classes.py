@@ -34,6 +34,8 @@ def config(*words):
          "partition.alpha be null exactly when partition.power is given 1"),
         ("structure.class_map=[[0,1],[1]]", "structure.class_map hold each of the 10 classes once and no empty list "
          "[[0, 1], [1]]"),
+        ("structure.class_map=[[0,1,2,3,4],[4,5,6,7,8,9]]", "structure.class_map hold each of the 10 classes once and "
+         "no empty list [[0, 1, 2, 3, 4], [4, 5, 6, 7, 8, 9]]"),
     ],
 )  # fmt: skip
 def test_what_the_classes_rule_out_is_said_before_data_are_read(words, sentence):

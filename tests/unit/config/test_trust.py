@@ -157,6 +157,17 @@ def test_a_package_that_is_trusted_lends_its_name_to_nothing_else(package):
     refusal({"a": {"_target_": "placid.method.Client"}}, trust=["plac", "placid.other"])
 
 
+@pytest.mark.parametrize("name", ["placidus.run", "placid.method.run"])
+def test_a_package_whose_name_only_begins_alike_is_another(package, tmp_path, name):
+    """Also where the trusted one has imported from it; by its own name it is not even imported."""
+    (tmp_path / "placidus.py").write_text("def run():\n    pass\n")
+    with (tmp_path / "placid" / "method.py").open("a") as file:
+        file.write("from placidus import run\n")
+    assert refusal({"a": {"_target_": name}}, trust=[package]).startswith("a._target_ must name a part")
+    assert ("placidus" in sys.modules) == (name != "placidus.run")
+    sys.modules.pop("placidus", None)
+
+
 def test_an_installed_package_lends_what_its_options_name(package, monkeypatch):
     monkeypatch.setattr(search_path, "installed", lambda: ["placid.options"])
     check_stored({"a": {"_target_": "placid.method.Client"}})

@@ -52,6 +52,13 @@ def test_linear_maps(widths_in, widths_out):
     close(linear(x), torch.cat(expected, 1))
 
 
+def test_every_map_is_drawn_as_a_linear_layer_of_its_own_is():
+    """16 inputs each: within 1 / sqrt(16) = 0.25, and with so many draws close to it."""
+    torch.manual_seed(0)
+    for drawn in layers.grouped_linear([16] * 4, [64] * 4).parameters():
+        assert 0.97 * 0.25 < drawn.abs().max() <= 0.25
+
+
 @pytest.mark.parametrize("widths_in", WIDTHS)
 @pytest.mark.parametrize("widths_out", WIDTHS)
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -113,6 +113,19 @@ def test_matching_widths_give_the_parameters_of_the_dense_network(builder, shape
     assert num_params(network) == pytest.approx(num_params(dense), rel=0.02)
 
 
+def test_matched_widths_are_those_of_all_groups_where_some_are_trimmed():
+    """Two of five groups: else their weights would not fit beside those of clients with more groups."""
+    spec = GroupSeparation(groups=5, width_factor="match", norm_group="none")
+    with torch.device("meta"):
+        dense = mlp((8,), 10, hidden=[40, 40])
+        sets = spec.sets(dense)
+        whole, trimmed = spec(dense, sets), spec(dense, sets, sets[1:3])
+    rows = whole.group_rows()
+    assert trimmed.class_sets == sets[1:3]
+    for key, own in trimmed.group_rows().items():
+        assert len(own) == int(((rows[key] == 1) | (rows[key] == 2)).sum()), key
+
+
 def test_a_width_factor_widens_grouped_layers_alone():
     network = on_meta(vgg9, groups=10, width_factor=2.0)[1]
     assert widths(network) == [32, 64, 130, 260, 510, 510, 1020, 1020]

@@ -38,6 +38,11 @@ def test_by_size_clients_without_examples_come_where_no_others_are_left():
     assert {0, 2, 3, 5} < set(BySize().cohort(0, 0, range(6), 5, SIZES))
 
 
+def test_by_size_goes_by_the_examples_of_those_that_can_take_part():
+    """Of clients 1 and 2, only 2 has examples."""
+    assert set(cohorts(BySize(), 20, 1, able=(1, 2))) == {(2,)}
+
+
 def test_round_robin_everyone_has_a_turn_before_anyone_has_two():
     found = cohorts(RoundRobin(), 6, 2)
     assert sorted(found[0] + found[1] + found[2]) == list(range(6))

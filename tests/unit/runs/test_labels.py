@@ -72,6 +72,15 @@ def test_a_fixed_inner_seed_is_no_part_of_the_seed():
         "fedavg, partition.seed=7": [0],
         "fedavg, partition.seed=8": [0],
     }
+    assert named([run(0, partition__seed=0), run(0, partition__seed=1)]) == {
+        "fedavg, partition.seed=0": [0],
+        "fedavg, partition.seed=1": [0],
+    }
+
+
+def test_an_inner_seed_that_some_runs_lack_follows_the_seed_in_the_others():
+    runs = [run(seed, "fed2", structure__seed=seed) for seed in (0, 1)] + [run(seed) for seed in (0, 1)]
+    assert named(runs) == {"fed2": [0, 1], "fedavg": [0, 1]}
 
 
 def test_what_follows_from_the_words_is_not_repeated():
@@ -83,6 +92,12 @@ def test_what_follows_from_the_words_is_not_repeated():
 def test_keys_that_nobody_gave_are_taken_only_where_they_are_needed():
     runs = [run(lr=0.1, warm=1), run(lr=0.2, warm=1), run(lr=0.1, warm=2)]
     assert list(named(runs)) == ["fedavg, lr=0.1, warm=1", "fedavg, lr=0.1, warm=2", "fedavg, lr=0.2, warm=1"]
+
+
+def test_three_keys_are_searched_for_before_all_are_written():
+    """All eight settings of a, b and c; the longer key says nothing that these do not."""
+    runs = [run(a=n % 2, b=n // 2 % 2, c=n // 4, longer=n % 2 + n // 4) for n in range(8)]
+    assert list(named(runs))[1] == "fedavg, a=0, b=0, c=1"
 
 
 def test_many_differing_keys_still_give_different_labels():

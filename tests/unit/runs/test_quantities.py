@@ -22,6 +22,7 @@ def make(metrics, final=None, published=None, setting=None, **summary):
     [
         ([0.0, 9.0, *range(10)], 4.5),
         (range(9), None),
+        (range(10), 4.5),
         ([np.nan, *range(9)], None),
         ([np.nan, *range(10)], 4.5),
         (None, None),
@@ -69,7 +70,7 @@ CURVE = {
 }
 
 
-@pytest.mark.parametrize(("share", "rounds"), [(0.1, 0), (0.5, 2), (0.64, 2), (0.9, 4), (1.0, 4)])
+@pytest.mark.parametrize(("share", "rounds"), [(0.1, 0), (0.5, 2), (0.64, 2), (0.66, 4), (0.9, 4), (1.0, 4)])
 def test_a_share_of_the_own_best_is_reached_in_the_first_round_that_has_it(share, rounds):
     """The best is .77, in round 4; half of it, .385, is there in round 2."""
     expected = {"rounds": rounds, "bytes": rounds * 10, "examples": rounds * 3.5, "seconds": rounds / 2}
@@ -86,6 +87,13 @@ def test_the_best_is_that_of_the_targets_metric():
     del curve["global/acc"]
     assert share_of_best(make(curve), 0.9)["rounds"] == 0
     assert share_of_best(make({"round": [0.0]}), 0.9) == {}
+
+
+def test_what_is_not_finite_is_no_best_and_reaches_nothing():
+    """The best is 0.8; half of it is there in round 2."""
+    curve = CURVE | {"global/acc": [np.inf, 0.5, np.nan, 0.8]}
+    assert share_of_best(make(curve), 0.5)["rounds"] == 2
+    assert share_of_best(make(curve), 1.0)["rounds"] == 6
 
 
 def test_what_never_was_a_number_came_nowhere(tmp_path):
