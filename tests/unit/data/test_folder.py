@@ -137,6 +137,23 @@ def test_a_cache_that_was_copied_is_used(root, tmp_path, monkeypatch):
     image_folder(root, cache_dir=tmp_path / "copied")
 
 
+def test_so_have_channels(root, tmp_path):
+    for channels in (1, 3):
+        found = image_folder(root, channels=channels, cache_dir=tmp_path / "cache")
+        assert found.input_shape == (channels, 2, 3)
+
+
+def test_moments_are_those_of_all_training_images_where_few_are_kept(root):
+    whole, part = image_folder(root), image_folder(root, num_train=2)
+    assert (len(part.train), part.mean, part.std) == (2, whole.mean, whole.std)
+
+
+def test_the_order_is_that_of_the_names_whatever_that_of_the_folder(root, monkeypatch):
+    whole = folder._scan
+    monkeypatch.setattr(folder, "_scan", lambda path: sorted(whole(path), key=lambda e: e.name, reverse=True))
+    assert values(image_folder(root).train) == [0, 1, 2]
+
+
 def test_a_broken_cache_file_is_replaced(root, tmp_path, caplog):
     image_folder(root, cache_dir=tmp_path / "cache")
     for path in (tmp_path / "cache").glob("*.npy"):

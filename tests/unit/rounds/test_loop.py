@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
+from fedfeat.features.diagnostics import AlignmentProbe
 from fedfeat.rounds.loop import first_progress
 from fedfeat.rounds.plan import Plan
 
@@ -28,10 +30,28 @@ def plan(**arguments):
 
 @pytest.mark.parametrize(
     ("epochs", "steps", "expected"),
-    [(1, None, 5), (0.5, None, 2), (0.05, None, 1), (2.5, None, 12), (None, 7, 7)],
+    [(1, None, 5), (0.5, None, 2), (0.05, None, 1), (0.75, None, 4), (2.5, None, 12), (None, 7, 7)],
 )
 def test_local_work_in_steps(epochs, steps, expected):
     assert plan(local_epochs=epochs, local_steps=steps, batch_size=2).full_steps(9) == expected
+
+
+def test_only_stragglers_that_there_are_drop_out():
+    """A method that needs everyone's answer is not refused for a key that has no effect."""
+    data = SimpleNamespace(augmented=False, sources=())
+    found = [
+        plan(drop_stragglers=drop, straggler_fraction=share).setting("x", False, data).drops_stragglers
+        for drop, share in ((True, 0.0), (True, 0.5), (False, 0.5))
+    ]
+    assert found == [False, True, False]
+
+
+def test_only_evaluated_rounds_are_probed_and_the_last_always_is():
+    """Every second of ten rounds would be measured; evaluated are 4, 8 and 10."""
+    probed = plan(probe=AlignmentProbe(every=2))
+    assert [t for t in range(1, 11) if probed.probes(t)] == [4, 8, 10]
+    assert [t for t in range(1, 11) if plan(probe=AlignmentProbe(every=8)).probes(t)] == [8, 10]
+    assert not any(map(plan().probes, range(1, 11)))
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 2, 3, 8])

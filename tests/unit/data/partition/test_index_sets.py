@@ -184,6 +184,42 @@ def test_natural_groups_lose_nothing_and_cut_no_value(num_values, data, seed):
     assert max(map(len, held)) - min(map(len, held)) <= 1
 
 
+def owners(parts):
+    """The client of every example."""
+    found = np.empty(len(parts.indices), dtype=np.int64)
+    found[parts.indices] = np.repeat(np.arange(parts.num_clients), sizes(parts))
+    return found.tolist()
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda draw: partition.n_classes(np.zeros(8, dtype=np.int64), 1, 4, 1, draw),
+        lambda draw: partition.shards(np.zeros(8, dtype=np.int64), np.zeros((4, 1), dtype=np.int64), draw),
+        lambda draw: partition.natural(np.arange(8), partition.natural_groups(np.arange(8), 4, draw), 4),
+        lambda draw: partition.quantity_skew(8, 4, draw, power=2.0, min_size=1),
+    ],
+)
+def test_who_gets_what_is_drawn_and_not_the_order_of_the_data(split):
+    """Over seeds, each of the four clients has the first example."""
+    found = [split(rng(seed)) for seed in range(40)]
+    assert {owners(parts)[0] for parts in found} == {0, 1, 2, 3}
+    assert len({tuple(owners(parts)) for parts in found}) > 4
+
+
+def test_a_power_law_makes_no_client_the_largest_for_good():
+    largest = {int(sizes(partition.quantity_skew(110, 3, rng(s), power=1.0)).argmax()) for s in range(20)}
+    assert largest == {0, 1, 2}
+
+
+def test_the_examples_of_a_class_are_dealt_out_shuffled():
+    """Data sorted by date, say: the first half of a class is not one client's."""
+    labels = np.zeros(40, dtype=np.int64)
+    dealt = owners(partition.deal(labels, np.array([[20, 20]]), rng()))
+    assert sorted(dealt) == [0] * 20 + [1] * 20
+    assert 4 < sum(dealt[:20]) < 16
+
+
 LABELS = balanced(10, 3)
 
 

@@ -54,6 +54,20 @@ def test_same_seed_same_split_and_another_seed_another():
     assert not np.array_equal(first.train.indices, other.train.indices)
 
 
+def test_the_seed_chooses_what_is_held_out():
+    """Subsets draw nothing else."""
+    scheme = schemes.Subsets(classes=[[0, 1], [2]], val_fraction=0.2)
+    first, again, other = (cut(scheme, 2, seed) for seed in (0, 0, 1))
+    assert first.val.indices.tolist() == again.val.indices.tolist() != other.val.indices.tolist()
+
+
+def test_distinct_shards_are_of_distinct_classes():
+    for distinct in (True, False):
+        split = [cut(schemes.Shards(shards_per_client=2, distinct=distinct), seed=seed) for seed in range(10)]
+        held = {len(set(TRAIN[one.train.of(k)])) for one in split for k in range(10)}
+        assert held == ({2} if distinct else {1, 2})
+
+
 def test_test_parts_are_all_test_examples_of_the_clients_classes():
     split = cut(schemes.NClasses(classes_per_client=3))
     assert (split.test.sizes() == 45).all()

@@ -40,6 +40,8 @@ def test_dirichlet_cap_closes_full_clients():
 def test_cut_sizes_by_hand():
     # floor(10 * (0.25, 0.5)) = 2, 5: pieces 2, 3 and the remainder 5.
     assert cut_sizes(10, np.array([0.25, 0.25, 0.5])).tolist() == [2, 3, 5]
+    # floor(10 * (0.26, 0.52)) = 2, 5: 2.6 is not rounded up.
+    assert cut_sizes(10, np.array([0.26, 0.26, 0.48])).tolist() == [2, 3, 5]
     assert cut_sizes(0, np.array([0.5, 0.5])).tolist() == [0, 0]
 
 
@@ -47,6 +49,27 @@ def test_raise_to_minimum_moves_the_commonest_class_of_the_largest():
     counts = np.array([[9, 0, 2], [1, 1, 2]])
     assert raise_to_minimum(counts, 3).tolist() == [[7, 2, 2], [1, 1, 2]]
     assert counts.tolist() == [[9, 0, 2], [1, 1, 2]]
+
+
+def test_raise_to_minimum_takes_from_nobody_what_is_needed_there():
+    # The second client can give 3 of its 8 and keeps 5; the third gives the other 2.
+    counts = np.array([[0, 8, 0], [0, 0, 7]])
+    assert raise_to_minimum(counts, 5).tolist() == [[3, 5, 0], [2, 0, 5]]
+
+
+def test_a_draw_that_just_meets_the_minimum_is_taken():
+    class_sizes = np.full(10, 50)
+    first = dirichlet_counts(class_sizes, 3, 0.5, rng(), 0, cap=True)
+    smallest = int(first.sum(axis=0).min())
+    assert 0 < smallest
+    assert (dirichlet_counts(class_sizes, 3, 0.5, rng(), smallest, cap=True) == first).all()
+    assert (dirichlet_counts(class_sizes, 3, 0.5, rng(), smallest + 1, cap=True) != first).any()
+
+
+def test_alpha_is_that_of_each_client():
+    """Symmetric Dirichlet, K = 4 and alpha = 1: a share has the variance 1/4 * 3/4 / (4 * 1 + 1) = 0.0375."""
+    counts = dirichlet_counts(np.full(4000, 1000), 4, 1.0, rng(), 0, cap=False)
+    np.testing.assert_allclose((counts / 1000).var(axis=0), 0.0375, rtol=0.1)
 
 
 @QUICK
