@@ -65,6 +65,14 @@ def test_without_shares_each_client_draws_by_itself():
     assert pool.assign(10, seed=2) != few
 
 
+@pytest.mark.parametrize("how", [{"names": ["a", "b", "c", "b"]}, {"shares": {"b": 1.0}}, {}])
+def test_weak_clients_run_the_weak_network_whatever_else_they_would(how):
+    pool = ArchitecturePool(MODELS, **how, weak="c")
+    usual, found = pool.assign(4, seed=0), pool.assign(4, seed=0, weak=(1, 3))
+    assert found == (usual[0], "c", usual[2], "c")
+    assert ArchitecturePool(MODELS, **how).assign(4, seed=0, weak=(1, 3)) == usual
+
+
 def test_names_are_taken_as_they_are():
     found = networks(4, names=["c", "a", "a", "b"])
     assert [found.key(k) for k in range(4)] == ["c", "a", "a", "b"]

@@ -154,6 +154,15 @@ def test_several_models_are_held_at_once_and_the_oldest_is_let_go(packer):
     assert Carried.made == 6
 
 
+def test_what_is_in_use_is_not_let_go(packer):
+    """The server's weights come between models that come once each."""
+    models = [Weights({"w": torch.ones(2)}) for _ in range(8)]
+    for other in models[1:]:
+        packer([models[0]])
+        packer([other])
+    assert Carried.made == 8
+
+
 def test_no_tensor_is_taken_for_one_that_was_there_before():
     """Tensors that are let go leave their ids to others; those by which a packing is known must not."""
     packer = Packer(lambda tensors: [tensor.clone() for tensor in tensors])

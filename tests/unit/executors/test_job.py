@@ -105,6 +105,15 @@ def test_a_task_is_asked_for_once_however_often_it_is_lost():
     assert asked == [1, 0]
 
 
+def test_of_lost_tasks_the_one_lost_first_runs_first():
+    found, _ = job([1.0, 1.0, 1.0])
+    places = [found.next(), found.next()]
+    for place in reversed(places):
+        found.arguments(place)
+        found.lose(place)
+    assert [found.next(), found.next(), found.next()] == [1, 0, 2]
+
+
 def test_nothing_is_held_for_a_task_that_has_its_result():
     found, _ = job([1.0])
     found.arguments(found.next())

@@ -129,7 +129,7 @@ def test_layers_in_evaluation_draw_nothing():
 
 
 @pytest.mark.parametrize("one_shape", [False, True])
-@pytest.mark.parametrize("batch_size", [1, 3, 4, 8, None])
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 8, 64, None])
 def test_stacked_batches_are_those_of_every_client(batch_size, one_shape):
     data = make_data((8, 5, 3))
     num_steps = {0: 7, 1: 6, 2: 2}

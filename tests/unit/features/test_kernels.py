@@ -45,6 +45,11 @@ def test_centred_is_h_k_h_and_a_matrix_only_where_wide(m, d, seed):
     torch.testing.assert_close(Kernel(a @ a.T, dense=True).centred().matrix(), doubly_centred(a @ a.T))
 
 
+def test_scaled_divides_by_the_largest_absolute_value():
+    for values, expected in (([[-4.0], [1.0]], [[-1.0], [0.25]]), ([[-4.0], [0.0]], [[-1.0], [0.0]])):
+        assert Kernel(torch.tensor(values), dense=False).scaled().values.tolist() == expected
+
+
 def test_rbf_by_hand():
     """Points 0, 3 and 4 on a line: distances 3, 4 and 1, median 3; with factor 1/2 sigma^2 is 9/4."""
     kernel = rbf_kernel(torch.tensor([[0.0], [3.0], [4.0]], dtype=torch.float64), 0.5)

@@ -226,6 +226,41 @@ def test_changes_in_place_do_not_reach_what_was_captured():
     assert all(torch.equal(taken[layer], seen[points[layer].module]) for layer in norms)
 
 
+class Twice(nn.Module):
+    """relu(fc2(relu(fc1(x)))) with one ReLU, as torchvision's bottlenecks have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.relu = linear([[1.0], [-1.0]]), linear([[1.0, 2.0], [-3.0, 1.0]]), nn.ReLU()
+
+    def forward(self, x):
+        return self.relu(self.fc2(self.relu(self.fc1(x))))
+
+
+def test_each_call_of_a_module_is_a_point_of_its_own():
+    network = Network([], [block("a", twice=Twice()), block("b", linear=linear([[1.0, 1.0]]))], (1,), 1)
+    points = {layer: found.post_act for layer, found in layer_points(network).items()}
+    path = "head.a.twice"
+    assert points[f"{path}.fc1"] == (f"{path}.relu", 0, 2)
+    assert points[f"{path}.fc2"] == (f"{path}.relu", 1, 2)
+    with captured(network, points) as taken:
+        network(torch.tensor([[2.0]]))
+    assert taken[f"{path}.fc1"].tolist() == [[2.0, 0.0]]
+    assert taken[f"{path}.fc2"].tolist() == [[2.0, 0.0]]
+    with captured(network, points) as taken:
+        network(torch.tensor([[-2.0]]))
+    assert taken[f"{path}.fc1"].tolist() == [[0.0, 2.0]]
+    assert taken[f"{path}.fc2"].tolist() == [[4.0, 2.0]]
+
+
+def test_behind_a_flattening_are_other_neurons():
+    """The ReLU reads 8 features of 2 channels."""
+    conv = nn.Conv2d(1, 2, 1)
+    head = block("fc", flatten=nn.Flatten(), relu=nn.ReLU(), linear=nn.Linear(8, 3))
+    points = layer_points(Network([block("conv", conv=conv)], [head], (1, 2, 2), 3))
+    assert points["encoder.conv.conv"].post_act == ("encoder.conv.conv", 0, 2)
+
+
 def test_every_layer_of_a_mobilenet_has_its_relu():
     points = layer_points(mobilenet_v1_cifar((3, 8, 8), 2, width_multiplier=0.125))
     assert len(points) == 28

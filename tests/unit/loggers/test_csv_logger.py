@@ -83,6 +83,16 @@ def test_a_line_torn_at_any_byte_costs_that_line_only(tmp_path):
         assert path.read_bytes() == whole
 
 
+def test_a_line_with_another_one_behind_it_is_torn(tmp_path, caplog):
+    """It was cut off, and something went on in the same line."""
+    write(CsvLogger(), tmp_path, [record(0), record(1)])
+    whole = (tmp_path / "metrics.csv").read_text()
+    (tmp_path / "metrics.csv").write_text(f"{whole}2,3,0.{whole.splitlines()[-1]}\n")
+    write(CsvLogger(), tmp_path, [record(2)], resumed=2)
+    assert [row["round"] for row in rows(tmp_path / "metrics.csv")] == ["0", "1", "2"]
+    assert "dropped 1 torn line" in caplog.text
+
+
 def test_a_new_run_starts_new_files(tmp_path):
     write(CsvLogger(), tmp_path, [record(0), record(1)])
     write(CsvLogger(), tmp_path, [record(0)])
