@@ -96,7 +96,7 @@ def test_bf16_agrees_to_its_precision(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (("algorithm=fed2",), "batch norm"),
+        (("algorithm=fed2",), "stacked fits pad unequal batches, and batch norm"),
         (("algorithm=fedrep",), "FedRepClient cannot be stacked: it trains heads and body in turn"),
         (("algorithm=fedhenn",), "FedHeNNClient cannot be stacked: "),
         (("algorithm=fedma",), "FedMAClient cannot be stacked: its clients have networks of unequal widths"),

@@ -162,6 +162,7 @@ REFUSED = [
     ("limit", 0, "be an integer of at least 1"),
     ("depth", "some", "be an integer, or one of all"),
     ("depth", 1.5, "be an integer, or one of all"),
+    ("depth", None, "be an integer, or one of all"),
     ("sizes", 3, "be a list in which each must be an integer of at least 1"),
     ("sizes", [2, 0], "be a list in which each must be an integer of at least 1"),
     ("pair", [1], "be a list of an integer, a number"),

@@ -21,6 +21,8 @@ def config(*words):
     [
         ("partition.classes_per_client=11", "partition.classes_per_client be between 1 and the 10 classes 11"),
         ("data=cifar100", "partition.classes_per_client be at least 10 so that 10 clients hold every class 3"),
+        ("federation.num_clients=7 partition.classes_per_client=1",
+         "partition.classes_per_client be at least 2 so that 7 clients hold every class 1"),
         ("data=cifar100 partition.classes_per_client=10 structure.groups=101",
          "structure.groups be between 1 and the 100 classes 101"),
         ("data=synthetic data.loader.num_classes=2", "partition.classes_per_client be between 1 and the 2 classes 3"),

@@ -16,6 +16,9 @@ def test_validation_comes_before_test_and_a_name_before_both():
     assert objective_of({"personal/acc_weighted": 0.6}, "auto") == ("personal/acc_weighted", 0.6)
     assert objective_of(TESTED | {"val/acc": 0.4}, "comm/up_bytes") == ("comm/up_bytes", 8.0)
     assert objective_of({"val/loss": 1.0}, "auto") is None
+    # Nothing right is a result too.
+    assert objective_of(TESTED | {"val/acc": 0.0}, "auto") == ("val/acc", 0.0)
+    assert objective_of({"val/acc": 0.0}, "val/acc") == ("val/acc", 0.0)
     assert objective_of(TESTED, "auto", "align/agreement") is None
 
 

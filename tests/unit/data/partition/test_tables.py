@@ -61,7 +61,7 @@ def test_a_draw_that_just_meets_the_minimum_is_taken():
     class_sizes = np.full(10, 50)
     first = dirichlet_counts(class_sizes, 3, 0.5, rng(), 0, cap=True)
     smallest = int(first.sum(axis=0).min())
-    assert 0 < smallest
+    assert smallest > 0
     assert (dirichlet_counts(class_sizes, 3, 0.5, rng(), smallest, cap=True) == first).all()
     assert (dirichlet_counts(class_sizes, 3, 0.5, rng(), smallest + 1, cap=True) != first).any()
 
