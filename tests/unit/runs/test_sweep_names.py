@@ -68,6 +68,14 @@ def test_a_run_keeps_its_directory_when_more_is_swept(tmp_path, constant):
     assert directory_name(str(tmp_path), [*run[:2], "seed=1"], ["seed", "partition"]) != first
 
 
+def test_of_two_directories_of_one_run_its_own_name_is_taken(tmp_path):
+    run = ["optimizer.lr=0.1", "partition=iid", "seed=0"]
+    swept = (["seed"], ["seed", "partition"], ["seed", "optimizer.lr"])
+    for keys in swept:
+        (tmp_path / run_name(run, keys)).mkdir()
+    assert [directory_name(str(tmp_path), run, keys) for keys in swept] == [run_name(run, k) for k in swept]
+
+
 def test_lists_in_another_order_are_other_runs(tmp_path):
     first = directory_name(str(tmp_path), ["model.hidden=[8,4,2,1]", "seed=0"], ["seed"])
     (tmp_path / first).mkdir()
