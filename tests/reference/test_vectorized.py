@@ -73,7 +73,7 @@ def test_gradient_steps_by_hand(tmp_path):
 
 
 def augmented_data():
-    """The tiny data as images of 1x2x2 uint8 pixels that are mirrored at random; the last client makes the most steps."""
+    """The tiny data as images of 1x2x2 uint8 pixels, mirrored at random; the last client makes the most steps."""
     made = make_data((5, 3, 6))
     for examples in (made.dataset.train, made.dataset.test):
         pixels = (examples.inputs.clamp(-3, 3) * 40 + 128).to(torch.uint8)
