@@ -12,11 +12,12 @@ from fedfeat.data.partition.parts import (
     ClassTestParts,
     IndexTestParts,
     Parts,
+    check_owners,
     class_counts,
     hold_out,
 )
 from fedfeat.data.pixels import pixel_permutation
-from fedfeat.errors import ConfigError
+from fedfeat.errors import ConfigError, DataError
 
 CONFIGS = Path(__file__).parents[4] / "configs" / "partition"
 TRAIN = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))
@@ -59,6 +60,17 @@ def test_the_seed_chooses_what_is_held_out():
     scheme = schemes.Subsets(classes=[[0, 1], [2]], val_fraction=0.2)
     first, again, other = (cut(scheme, 2, seed) for seed in (0, 0, 1))
     assert first.val.indices.tolist() == again.val.indices.tolist() != other.val.indices.tolist()
+
+
+@pytest.mark.parametrize(
+    ("indices", "owners"), [([0, 1, 1, 2], "[0, 1]"), ([0, 1, 2, 1], "[0, 1]"), ([1, 1, 0, 2], "[0]")]
+)
+def test_two_owners_are_one_too_many(indices, owners):
+    """Of two clients with two examples each."""
+    check_owners(Parts(np.array([0, 2, 1, 3]), np.array([0, 2, 4])))
+    with pytest.raises(DataError) as caught:
+        check_owners(Parts(np.array(indices), np.array([0, 2, 4])))
+    assert str(caught.value).endswith(f"but example 1 is with the clients {owners}.")
 
 
 def test_distinct_shards_are_of_distinct_classes():
