@@ -253,6 +253,23 @@ def test_each_call_of_a_module_is_a_point_of_its_own():
     assert taken[f"{path}.fc2"].tolist() == [[4.0, 2.0]]
 
 
+class Gate(nn.Module):
+    """relu(z) * sigmoid(z) of z = fc(x)."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.relu, self.gate = linear([[1.0], [-1.0]]), nn.ReLU(), nn.Sigmoid()
+
+    def forward(self, x):
+        z = self.fc(x)
+        return self.relu(z) * self.gate(z)
+
+
+def test_of_two_activations_behind_a_layer_the_first_counts():
+    network = Network([], [block("a", gated=Gate()), block("b", linear=linear([[1.0, 1.0]]))], (1,), 1)
+    assert layer_points(network)["head.a.gated.fc"].post_act == ("head.a.gated.relu", 0, 2)
+
+
 def test_behind_a_flattening_are_other_neurons():
     """The ReLU reads 8 features of 2 channels."""
     conv = nn.Conv2d(1, 2, 1)
