@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
-from presets import composed, tiny_tweets
+from presets import composed
+from tweets import tiny_tweets
 
 from fedfeat.config.rules import check
 from fedfeat.train import CONFIGS

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from presets import tiny_tweets
+from tweets import tiny_tweets
 
 from fedfeat.commands import inspect_features
 from fedfeat.commands.loading import load

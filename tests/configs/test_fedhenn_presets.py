@@ -3,8 +3,9 @@
 import csv
 
 import pytest
-from presets import axes, chosen, composed, files, tiny_tweets
+from presets import axes, chosen, composed, files
 from torch import nn
+from tweets import tiny_tweets
 
 from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.commands.reopen import reopen

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
+from tweets import tiny_tweets
 
 from fedfeat.clients.worker import Worker
 from fedfeat.commands import inspect_features as command
@@ -129,22 +129,16 @@ def test_files_of_several_runs_have_their_names(trimmed, features, tmp_path):
     assert names == ["maximised_synthetic-psi_net-1_fc1.png", "maximised_synthetic-psi_net-2_fc1.png"]
 
 
-def test_inputs_that_are_no_images_are_refused(cli, small, features, tmp_path, monkeypatch):
-    assert cli(*small, "federation.num_rounds=1").code == 0
-    from fedfeat.data import synthetic
-
-    build = synthetic.synthetic
-
-    def tokens(**arguments):
-        data = build(**arguments)
-        for examples in (data.train, data.test):
-            object.__setattr__(examples, "inputs", examples.inputs.flatten(1).to(torch.int64))
-        return data
-
-    monkeypatch.setattr(synthetic, "synthetic", tokens)
+def test_inputs_that_are_no_images_are_refused(cli, features, tmp_path):
+    outcome = cli(
+        "data=sent140", "model=sent140_lstm", "model.hidden=6", "partition=natural", "partition.column=user",
+        *tiny_tweets(tmp_path / "tweets"), "data.loader.num_tokens=4", "federation.num_clients=4",
+        "federation.num_rounds=1", "algorithm=fedavg", "trainer=cpu", f"hydra.run.dir={tmp_path / 'run'}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
     code, _, err = features(tmp_path / "run", "--maximise", "fc1:0")
     assert code == 2
     assert err == (
-        "fedfeat-features: --maximise must be left out for synthetic-fedavg, because it draws images, but inputs of "
-        "synthetic are (16,) of int64.\n"
+        "fedfeat-features: --maximise must be left out for sent140-fedavg, because it draws images, but inputs of "
+        "sent140 are (4,) of int32.\n"
     )

@@ -29,6 +29,9 @@ from fedfeat.runs.leftovers import mark
 
 _log = logging.getLogger("fedfeat")
 
+# Bytes of the path of a socket (Linux), less the end and the name that multiprocessing gives it.
+_LONGEST = 108 - 1 - len("/listener-12345678")
+
 
 class ProcessExecutor(Executor):
     """A worker in each of several processes on the CPU, one thread each.
@@ -75,6 +78,10 @@ class ProcessExecutor(Executor):
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             # Made before the others, which inherit it: their sockets would lie in folders of their own.
             folder = Path(get_temp_dir())
+            if len(str(folder)) > _LONGEST:
+                longest = _LONGEST - len(folder.name) - 1
+                rule = f"be at most {longest} characters long, for sockets of executor=processes lie in it"
+                raise ConfigError.rule("TMPDIR", rule, str(folder.parent))
             for _ in range(self._num_processes - 1):
                 self._children.append(Child(self.worker, self._children))
             mark(folder, [child.pid for child in self._children if child.pid])
