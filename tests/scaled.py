@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedfeat.algorithms.fedavg import FedAvgServer
@@ -23,6 +24,27 @@ class ScaledClient(ClientModule):
 
     def begin_turn(self, turn):
         self.weight = turn.payload.weight
+
+    def loss(self, batch):
+        return self.weight * super().loss(batch)
+
+    def upload(self, turn, tensors):
+        return Scaled(select(tensors["model"], self.shared_keys), turn.payload.weight), None
+
+
+class StackableScaledClient(ClientModule):
+    """The same with the factor in its state dict, so that clients with different ones train together."""
+
+    payload_type = Scaled
+    apart = None
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.register_buffer("weight", torch.ones(()))
+
+    def receive(self, payload, memory):
+        super().receive(payload, memory)
+        self.weight.fill_(payload.weight)
 
     def loss(self, batch):
         return self.weight * super().loss(batch)

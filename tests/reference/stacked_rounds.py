@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 from harness import network_of, parties
+from scaled import ScalingServer, StackableScaledClient
 from torch import nn
 
 from fedfeat import tree
@@ -47,6 +48,11 @@ CASES = {
         "batch_size": 2,
         "local_epochs": 3,
         "client": of(FedFusionClient, op="multi", lambda_init=0.3),
+    },
+    "payloads that differ in a number": {
+        "batch_size": 2,
+        "client": StackableScaledClient,
+        "server": ScalingServer(),
     },
     "fused by convolution": {"batch_size": 2, "client": of(FedFusionClient, op="conv")},
 }
