@@ -27,11 +27,11 @@ PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --maxprocesses 4 --dist loadfile --no-
 MARK ?= not slow
 WORKERS ?= auto
 
-test: install lint types ## Lint, type check and the test suite, but for what takes minutes (MARK= takes all)
+test: install lint types ## Lint, types, tests but for those that take minutes (MARK=: all)
 	$(PYTEST) -n $(WORKERS) -m "$(MARK)"
 
 # Three workers, for on two cores tests that wait for a cluster or a kill leave one idle.
-test-slow: install ## The rest of the test suite: kills, clusters, whole presets, use from outside
+test-slow: install ## The other tests: kills, clusters, whole presets, use from outside
 	$(PYTEST) -n 3 -m slow
 
 lint: install ## Check style and the layers of the package

@@ -92,7 +92,7 @@ AT_START = [
         "no test data",
         IMAGES,
         no_test_data,
-        r".*/images/test must be a readable folder, but it is not \(No such file or directory\)",
+        r".*/images/test must be a readable folder, but it is not \(No such file or directory\); data.root",
     ),
     (
         "corrupt image",

@@ -305,8 +305,14 @@ def test_the_held_out_client_of_a_trimmed_federation_has_all_groups(run):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("{root}/nothing", "RUN must be the directory of a finished run, but {root}/nothing is not: "),
-        ("{root}/begun", "RUN must be the directory of a finished run, but {root}/begun is not: "),
+        (
+            "{root}/nothing",
+            "RUN must be the directory of a finished run, but {root}/nothing has no summary.json.",
+        ),
+        (
+            "{root}/begun",
+            "RUN must be the directory of a finished run, but {root}/begun has no summary.json.",
+        ),
         ("{root}/full", "RUN must leave clients out (federation.held_out), but {root}/full does not."),
         ("{root}/bare", "DIR must hold a checkpoint, but {root}/bare has none."),
         ("{root}/bare --epochs 0", "--epochs must be an integer of at least 1, but it is 0."),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.commands.chosen_neurons import parse_neurons, parse_numbers
-from fedfeat.commands.reopen import add_trust, one_sentence
+from fedfeat.commands.reopen import add_trust, one_sentence, stored_config
 from fedfeat.config.arguments import check_targets
 from fedfeat.files import atomic_write_text
 
@@ -197,6 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }  # fmt: skip
     probe = {key: value for key, value in given.items() if value is not None}
     with one_sentence("fedfeat-features"):
+        for folder in args.folders:
+            stored_config(folder)  # a folder without a run is refused before the imports, which take seconds
         asked = _asked(args)
         from fedfeat.commands.inspection import inspect
 

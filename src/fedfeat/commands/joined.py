@@ -70,6 +70,11 @@ def arms_of(run_dirs: Sequence[Path], courses: Sequence[Clients]) -> dict[str, l
 def _finished(path: Path) -> Run:
     try:
         return read_run(path)
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename)).name
+        raise CheckpointError(
+            f"RUN must be the directory of a finished run, but {path} has no {missing}."
+        ) from error
     except (OSError, ValueError, AttributeError, YAMLError) as error:
         raise CheckpointError(
             f"RUN must be the directory of a finished run, but {path} is not: {error}."

@@ -185,7 +185,7 @@ def _origins(runs: Sequence[Run]) -> str:
 
 
 def _exit(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+    print(f"fedfeat-report: {sentence}", file=sys.stderr)
     raise SystemExit(2)
 
 

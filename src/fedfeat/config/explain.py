@@ -10,6 +10,7 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
+from omegaconf import DictConfig
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from fedfeat.config.hints import unknown_key
@@ -80,7 +81,8 @@ def _of_library(error: BaseException) -> ConfigError | None:
         parent = error.parent_node
         known = [str(key) for key in parent] if isinstance(parent, Mapping) else []
         target = parent.get("_target_") if isinstance(parent, Mapping) else None
-        return unknown_key(error.full_key or "", known, target)
+        root = parent if isinstance(parent, DictConfig) else None
+        return unknown_key(error.full_key or "", known, target, root)
     if isinstance(error, InstantiationException) and (made := _MADE.search(str(error))) and error.__cause__:
         return ConfigError(
             f"{made[2]} must be what {made[1]} takes, but that says: {_one_line(str(error.__cause__))}"

@@ -1,28 +1,34 @@
 """Where a key is known that its section does not have: in other options of the group, or as a further argument."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from typing import Any
 
 import yaml
+from omegaconf import DictConfig, OmegaConf
 
 from fedfeat.config.search_path import folders, options_in
 from fedfeat.errors import ConfigError
 
 
-def unknown_key(key: str, known: Iterable[str], target: str | None = None) -> ConfigError:
+def unknown_key(
+    key: str, known: Iterable[str], target: str | None = None, root: DictConfig | None = None
+) -> ConfigError:
     """Build the refusal of a key that is not known where it stands.
 
     Args:
         key: The key, dotted.
         known: The names that are known there.
         target: What is made of the section that it stands in, and may take arguments that it does not list.
+        root: The whole configuration, in which a key at the top may stand in some section.
     """
     if found := _owners(key, folders(())):
         group, owners = found
         return ConfigError.unknown(
             key, known, f"it is a key of {_listed(f'{group}={one}' for one in owners)}"
         )
+    if root is not None and "." not in key and (places := list(_places(OmegaConf.to_container(root), key))):
+        return ConfigError.unknown(key, known, f"there is {_listed(places)}")
     refusal = ConfigError.unknown(key, known)
     # Sections of our own parts list all that they take.
     if target is None or target.startswith("fedfeat.") or str(refusal).endswith("?"):
@@ -56,6 +62,15 @@ def _has(places: Sequence[Traversable], group: str, option: str, below: Sequence
         if node is not _ABSENT:
             return True
     return False
+
+
+def _places(node: Any, name: str, prefix: str = "") -> Iterator[str]:
+    """Give the dotted keys of sections that have a key of a name."""
+    for key, value in node.items() if isinstance(node, Mapping) else ():
+        if key == name and not name.startswith("_"):
+            yield f"{prefix}{key}"
+        if key != "hydra":
+            yield from _places(value, name, f"{prefix}{key}.")
 
 
 def _listed(names: Iterable[str]) -> str:

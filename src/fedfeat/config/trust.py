@@ -5,6 +5,7 @@ These are the parts that our own configurations name, those that configurations 
 before the first of it is imported.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources.abc import Traversable
@@ -45,6 +46,9 @@ def check_stored(config: Mapping[str, Any], trust: Sequence[str] = ()) -> None:
             )
             raise ConfigError.rule(key, rule, name)
         if not _is_trusted(name, declared, trust):
+            if within := [one for one in trust if name.startswith(f"{one}.")]:
+                rule = f"be a class or function that the trusted {within[0]} defines, and that can be imported here"
+                raise ConfigError.rule(key, rule, name)
             rule = (
                 "name a part of fedfeat, of torch.optim or of a package with the entry point fedfeat.configs in a run "
                 f"directory, or one that you trust (--trust {name}; from Python trust=[{name!r}])"
@@ -76,10 +80,14 @@ def _is_trusted(name: str, declared: frozenset[str], trust: Sequence[str]) -> bo
 
 def _object(name: str, package: str) -> Any:
     """Import what is defined in a package or module; None for anything else, as for what it has imported itself."""
+    log = logging.getLogger(get_object.__module__)
+    silent, log.disabled = log.disabled, True  # it would print what the refusal says
     try:
         found = get_object(name)
     except Exception:
         return None
+    finally:
+        log.disabled = silent
     home = getattr(found, "__module__", None)
     return found if callable(found) and f"{home}.".startswith(f"{package}.") else None
 

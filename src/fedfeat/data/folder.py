@@ -146,7 +146,10 @@ def _readable(path: Path | str, kind: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path} must be a readable {kind}, but it is not ({error.strerror}).") from error
+        where = "; data.root names the folder of train/ and test/" if kind == "folder" else ""
+        raise DataError(
+            f"{path} must be a readable {kind}, but it is not ({error.strerror}){where}."
+        ) from error
 
 
 def _class_order(name: str) -> tuple[int, str]:

@@ -102,7 +102,8 @@ def summary_table(summary: dict[str, Any]) -> Table:
     from rich.table import Column, Table
 
     best = summary.get("best_val") or {}
-    title = f"{summary.get('algorithm', '')}, {summary.get('num_rounds')} rounds, seed {summary.get('seed')}"
+    rounds = summary.get("num_rounds")
+    title = f"{summary.get('algorithm', '')}, {rounds} round{'s' * (rounds != 1)}, seed {summary.get('seed')}"
     table = Table(Column("metric", overflow="fold"), title=title, title_justify="left")
     shown = {"last": summary.get("final", {})} | ({"best on validation": best} if best else {})
     for heading in shown:

@@ -71,7 +71,7 @@ def encoding_map(
             colors.number(table), aspect="auto", interpolation="nearest", cmap=colors.map, **colors.range
         )
         share = alignment(encodings[method][layer]).numpy()
-        mean = f"alignment {np.nanmean(share):.2f}" if np.isfinite(share).any() else ""
+        mean = f"agreement {np.nanmean(share):.2f}" if np.isfinite(share).any() else ""
         axes.set_title(f"{method}, {short[layer]}" if method else short[layer], loc="left", fontsize="medium")
         axes.set_title(mean, loc="right", fontsize="small")
         _client_rows(axes, len(table), None if client_names is None else client_names[method])

@@ -37,6 +37,7 @@ AXIS_LABELS = {
 }
 # Units of axes that count, as prefixes of bytes and as words; rounds and seconds are written out.
 PREFIXES = ((1e12, "T", "trillions"), (1e9, "G", "billions"), (1e6, "M", "millions"), (1e3, "k", "thousands"))
+_COUNTS = ("bytes", "examples", "flops")
 MAIN_METRIC = "global/acc,personal/acc_mean"
 """What a method is judged by: its server's model, or without one (clients alone) the clients' own."""
 
@@ -86,7 +87,7 @@ def convergence(
                 text = label + behind[label] + _divergence(runs, str(columns[side][label]))
                 _plot_mean(axes, averaged[label], scale, {**style, "label": text})
         bands = any(points["std"].any() for points in averaged.values())
-        axes.set(ylabel=axis_name(metric, columns[side].values()) + (" (mean ± std)" if bands else ""))
+        name_values(axes, metric, columns[side].values(), bands)
     left.set(xlabel=label_x)
     _integer_rounds(left, x)
     same_scale(sides, metrics)
@@ -114,13 +115,16 @@ def suffixes(chosen: Mapping[str, str | None], always: bool = False) -> dict[str
     return {label: f": {name}" if differ or always else "" for label, name in chosen.items()}
 
 
-def axis_name(metric: Metric, drawn: Iterable[str | None]) -> str:
-    """Name the axis of a metric: by its own name, or by the quantities that were drawn."""
-    if metric.has_own_name:
-        return metric.name
-    used = set(drawn)
-    names = [AXIS_LABELS.get(name, name) for name in metric.quantities if name in used]
-    return "\nor ".join(names)
+def name_values(axes: Axes, metric: Metric, drawn: Iterable[str | None], has_spread: bool) -> None:
+    """Name the vertical axis: by the metric's own name, or by the quantities that were drawn; counts have prefixes."""
+    from matplotlib.ticker import EngFormatter
+
+    names = [name for name in metric.quantities if name in set(drawn)]
+    labels = [AXIS_LABELS.get(name, name).replace("({}B)", "(B)").replace(" ({})", "") for name in names]
+    name = metric.name if metric.has_own_name else "\nor ".join(labels)
+    axes.set(ylabel=name + (" (mean ± std)" if has_spread else ""))
+    if any(name.endswith(_COUNTS) for name in names):
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def same_scale(sides: Sequence[Axes], metrics: Sequence[Metric]) -> None:

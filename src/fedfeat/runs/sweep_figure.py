@@ -10,9 +10,9 @@ import numpy as np
 
 from fedfeat.runs.figures import (
     PALETTE,
-    axis_name,
     legend_below,
     line_style,
+    name_values,
     panels,
     same_scale,
     suffixes,
@@ -123,7 +123,7 @@ def sweep_figure(key: str, quantities: Sequence[Quantity], bars: bool = False) -
                 else:
                     # Between words there is nothing that a line could go through.
                     _line(axes, points, style | ({"linestyle": "none"} if as_bars else {}), side)
-        axes.set(ylabel=axis_name(one.metric, one.drawn) + (" (mean ± std)" if one.has_spread else ""))
+        name_values(axes, one.metric, one.drawn, one.has_spread)
     _ticks(left, key, places, as_bars)
     same_scale(sides, [one.metric for one in quantities])
     handles = [handle for axes in sides for handle in axes.get_legend_handles_labels()[0]]

@@ -219,7 +219,9 @@ def refused(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     (line,) = capsys.readouterr().err.splitlines()
-    return line
+    command, _, sentence = line.partition(": ")
+    assert command == "fedfeat-report"
+    return sentence
 
 
 def test_no_run_and_names_of_nothing_are_one_sentence(tmp_path, capsys):

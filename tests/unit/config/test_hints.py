@@ -23,6 +23,9 @@ from fedfeat.errors import ConfigError
         ("modle=vgg9", "; did you mean model?"),
         ("optimizer.nesterov=true", "; further arguments of torch.optim.SGD are given as "
          "+optimizer.nesterov=<value>."),
+        ("lr=0.1", "; there is optimizer.lr."),
+        ("depth=2", "; there is structure.depth."),  # rather than paths, which is like it
+        ("_partial_=true", "scenario, diagnostics, logger, paths."),
         ("paths.zzz=1", "known there: root, data, logs, cache."),
     ],
 )  # fmt: skip

@@ -138,6 +138,15 @@ def package(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+def test_what_a_trusted_package_lacks_is_said_to_be_missing_and_nothing_is_printed(package, capsys, caplog):
+    for name in (f"{package}.method.Clint", f"{package}.gone.Client"):
+        assert refusal({"a": {"_target_": name}}, trust=[package]) == (
+            f"a._target_ must be a class or function that the trusted {package} defines, and that can be imported "
+            f"here, but it is {name!r}."
+        )
+    assert (*capsys.readouterr(), caplog.text) == ("", "", "")
+
+
 def test_a_package_that_is_trusted_lends_its_name_to_nothing_else(package):
     for name in ("placid.method.Client", "placid.Client"):
         node = {"a": {"_target_": name}}

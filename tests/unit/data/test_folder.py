@@ -203,7 +203,7 @@ BAD = {
     ),
     "no test": (
         lambda r: (r / "test").rename(r / "x"),
-        r"pets/test must be a readable folder, but it is not \(No",
+        r"pets/test must be a readable folder, but it is not \(No .*\); data.root names",
     ),
     "no classes": (
         lambda r: [(r / "train" / c).rename(r / c) for c in ("cat", "dog")],

@@ -59,6 +59,11 @@ def test_summary_table_shows_last_best_and_targets():
     assert ["not reached", "0.9", ""] in cells
 
 
+@pytest.mark.parametrize(("rounds", "title"), [(1, "x, 1 round, seed 0"), (2, "x, 2 rounds, seed 0")])
+def test_one_round_is_no_plural(rounds, title):
+    assert summary_table({"algorithm": "x", "num_rounds": rounds, "seed": 0}).title == title
+
+
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e9, "2.5 GB"), (3e15, "3e+03 TB")]
 )

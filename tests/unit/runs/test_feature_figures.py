@@ -45,10 +45,10 @@ def test_encoding_map_draws_a_panel_per_layer_and_method(stacked):
     figure = encoding_map(encodings(), NAMES, stacked=stacked)
     titles = [(axes.get_title("left"), axes.get_title("right")) for axes in figure.axes]
     assert titles == [
-        ("A, conv1", "alignment 0.78"),
-        ("B, conv1", "alignment 1.00"),
-        ("A, conv2", "alignment 1.00"),
-        ("B, conv2", "alignment 1.00"),
+        ("A, conv1", "agreement 0.78"),
+        ("B, conv1", "agreement 1.00"),
+        ("A, conv2", "agreement 1.00"),
+        ("B, conv2", "agreement 1.00"),
     ]
     assert len({round(axes.get_position().x0, 1) for axes in figure.axes}) == (1 if stacked else 2)
     assert no_texts_overlap(figure)

@@ -137,6 +137,19 @@ def test_a_second_metric_has_an_axis_of_its_own():
     assert right.get_ylabel() == "align/agreement"
 
 
+def test_counts_on_a_vertical_axis_have_prefixes():
+    runs = {"a": [columns([0.1, 0.2], **{"compute/examples": [0, 2_500_000]})]}
+    left, right = convergence(runs, y="comm/total_bytes", beside="compute/examples").axes
+    assert left.get_ylabel() == "communication, up and down (B)"
+    assert right.get_ylabel() == "training examples processed"
+    assert (left.yaxis.get_major_formatter()(400_000), right.yaxis.get_major_formatter()(2.5e6)) == (
+        "400k",
+        "2.5M",
+    )
+    (axes,) = convergence(runs).axes
+    assert axes.yaxis.get_major_formatter()(0.5) != "500m"
+
+
 def test_a_curve_ends_where_a_run_diverges_and_says_so(tmp_path):
     for name, last in (("good", "2,0.3\n"), ("bad", "2,nan\n")):
         (tmp_path / name).write_text(f"round,global/loss\n0,0.1\n1,0.2\n{last}")

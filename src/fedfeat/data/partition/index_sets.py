@@ -188,7 +188,8 @@ def _check_pieces(available: np.ndarray, pieces: np.ndarray, key: str) -> None:
         label = int(short[0])
         raise DataError(
             f"{key} must not cut a class into more pieces than it has examples, "
-            f"but class {label} has {available[label]} for {pieces[label]} pieces."
+            f"but class number {label} has {available[label]} for {pieces[label]} pieces; "
+            f"fewer clients (federation.num_clients) or a smaller {key} need fewer."
         )
 
 
