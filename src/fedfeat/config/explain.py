@@ -27,6 +27,7 @@ _NO_RESULT = re.compile(r"Job (\S+) \(task: \d+\) with path (.+)_result\.pkl\nha
 _FAILED = re.compile(r"Job \(task=\d+\) failed .*?\n-+\n(.*)\n-+\n.*at paths:\n  - (.+?)\n", re.DOTALL)
 # Of ours, an error that is no refusal is a mistake in the program.
 _MADE = re.compile(r"Error in call to target '(?!fedfeat\.)([^']+)'.*full_key: (\S+)", re.DOTALL)
+_SEVERAL = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*?)'\n")
 _TWICE = re.compile(r"Multiple values for ([^\s.]+)")
 
 
@@ -75,14 +76,19 @@ def _of_library(error: BaseException) -> ConfigError | None:
         return ConfigError(
             f"{group} must be chosen once, but it is twice; a group that has an option takes another as {group}=<name>."
         )
+    if isinstance(error, ConfigCompositionException) and (several := _SEVERAL.match(str(error))):
+        key, values = several.groups()
+        return ConfigError(
+            f"{key} must be one value, but it is {values}; --multirun goes through several, and a list stands in [ ]."
+        )
     if isinstance(error, MissingMandatoryValue):
         return ConfigError.rule(error.full_key or str(error).rpartition(" ")[2], "be set", "???")
     if isinstance(error, ConfigKeyError | AttributeError) and isinstance(error, OmegaConfBaseException):
         parent = error.parent_node
         known = [str(key) for key in parent] if isinstance(parent, Mapping) else []
         target = parent.get("_target_") if isinstance(parent, Mapping) else None
-        root = parent if isinstance(parent, DictConfig) else None
-        return unknown_key(error.full_key or "", known, target, root)
+        section = parent if isinstance(parent, DictConfig) else None
+        return unknown_key(error.full_key or "", known, target, section)
     if isinstance(error, InstantiationException) and (made := _MADE.search(str(error))) and error.__cause__:
         return ConfigError(
             f"{made[2]} must be what {made[1]} takes, but that says: {_one_line(str(error.__cause__))}"

@@ -12,7 +12,7 @@ from fedfeat.errors import ConfigError
 
 
 def unknown_key(
-    key: str, known: Iterable[str], target: str | None = None, root: DictConfig | None = None
+    key: str, known: Iterable[str], target: str | None = None, section: DictConfig | None = None
 ) -> ConfigError:
     """Build the refusal of a key that is not known where it stands.
 
@@ -20,14 +20,15 @@ def unknown_key(
         key: The key, dotted.
         known: The names that are known there.
         target: What is made of the section that it stands in, and may take arguments that it does not list.
-        root: The whole configuration, in which a key at the top may stand in some section.
+        section: The section itself, in which the key may stand further below.
     """
     if found := _owners(key, folders(())):
         group, owners = found
         return ConfigError.unknown(
             key, known, f"it is a key of {_listed(f'{group}={one}' for one in owners)}"
         )
-    if root is not None and "." not in key and (places := list(_places(OmegaConf.to_container(root), key))):
+    above, dot, name = key.rpartition(".")
+    if section is not None and (places := list(_places(OmegaConf.to_container(section), name, above + dot))):
         return ConfigError.unknown(key, known, f"there is {_listed(places)}")
     refusal = ConfigError.unknown(key, known)
     # Sections of our own parts list all that they take.

@@ -25,6 +25,8 @@ from fedfeat.errors import ConfigError
          "+optimizer.nesterov=<value>."),
         ("lr=0.1", "; there is optimizer.lr."),
         ("depth=2", "; there is structure.depth."),  # rather than paths, which is like it
+        ("algorithm=fedprox algorithm.mu=1", "; there is algorithm.client.mu."),
+        ("data.num_train=5", "; there is data.loader.num_train."),
         ("_partial_=true", "scenario, diagnostics, logger, paths."),
         ("paths.zzz=1", "known there: root, data, logs, cache."),
     ],
@@ -50,9 +52,13 @@ def test_a_part_names_the_options_that_have_its_key_too():
     [
         ("+model=vgg9", "model must be chosen once, but it is twice; a group that has an option takes another as "
          "model=<name>."),
+        ("seed=1,2", "seed must be one value, but it is 1,2; --multirun goes through several, and a list stands in "
+         "[ ]."),
+        ("algorithm=fed2,fedavg", "algorithm must be one value, but it is fed2,fedavg; --multirun goes through "
+         "several, and a list stands in [ ]."),
     ],
 )  # fmt: skip
-def test_a_second_choice(words, sentence):
+def test_a_second_choice_or_value(words, sentence):
     with pytest.raises(ConfigCompositionException) as caught:
         composed(words.split())
     assert explain(caught.value) == sentence
