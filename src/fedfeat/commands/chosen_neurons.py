@@ -1,10 +1,9 @@
 """Neurons as a command line names them: ``conv1:3``, ``conv1:0-3,7``, ``conv1:3,fc1:2``."""
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedfeat.errors import ConfigError
+from fedfeat.errors import ConfigError, did_you_mean
 
 _NUMBERS = re.compile(r"(\d+)(?:-(\d+))?")
 
@@ -83,10 +82,9 @@ def check_neurons(
     found = {}
     for layer, neurons in wanted.items():
         if layer not in paths:
-            near = difflib.get_close_matches(layer, paths, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "."
             raise ConfigError(
-                f"{option} must name a layer of {run} ({', '.join(names.values())}), but it names {layer!r}{hint}"
+                f"{option} must name a layer of {run} ({', '.join(names.values())}), but it names "
+                f"{layer!r}{did_you_mean(layer, paths)}"
             )
         path = paths[layer]
         if max(neurons) >= widths[path]:
