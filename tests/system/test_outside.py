@@ -136,7 +136,7 @@ def test_help_and_refusals_know_her_options(outside, lines):
         assert option in listed[group].split(", ")
     words = lines["first"]
     for command, sentence in {
-        f"{words} model=slimmer": r"fedfeat: model must be one of .*\bslim\b.*, but it is 'slimmer'\.",
+        f"{words} model=slimmer": r"fedfeat: model must be .*\bslim\b.*, but it is 'slimmer'; did you mean slim\?",
         f"{lines['pilot']} +x=1": r"fedfeat: x must be a known key, but there is none of that name; .*",
         f"{lines['pilot']} +study=[long]": r"fedfeat: study must be one of short, but it is 'long'\.",
     }.items():

@@ -124,7 +124,7 @@ def preempted(cluster, root):
 
     They would save a checkpoint only after the last round, if it were not for the signal.
     """
-    run = [*RUN, "algorithm=fedavg", "federation.num_rounds=150", "federation.checkpoint_every=1000"]
+    run = [*RUN, "algorithm=fedavg", "federation.num_rounds=400", "federation.checkpoint_every=1000"]
     launched = start(cluster, root, *sweep(*run, "group=preempted", "hydra.sweep.subdir=run"))
     script = ["--cpus-per-task=1", "--mem=1G", f"--chdir={ROOT}", f"--output={root}/batch.out"]
     job = cluster.submit(*script, ROOT / "scripts/slurm/run.sbatch", *run, **environment(root))
@@ -146,9 +146,9 @@ def preempted(cluster, root):
 def test_a_preempted_job_is_requeued_and_ends_with_the_same_weights(how, name, preempted):
     runs, logs, undisturbed = preempted
     assert f"{name}: the same command" in logs[how]
-    assert len(re.findall(r"Resuming after round [1-9]\d* of 150", logs[how])) == 1
+    assert len(re.findall(r"Resuming after round [1-9]\d* of 400", logs[how])) == 1
     assert outcome(runs[how]) == outcome(undisturbed)
-    assert rounds_seen(runs[how]) == 151
+    assert rounds_seen(runs[how]) == 401
 
 
 @pytest.fixture(scope="module")

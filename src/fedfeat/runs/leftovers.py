@@ -21,10 +21,19 @@ RAY_PARENT = Path("/tmp")
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-def mark(folder: Path, pids: Sequence[int] = ()) -> None:
-    """Note in a folder that this process uses it, and others that it has started."""
-    owners = [Owner.of(), *map(Owner.of, pids)]
-    atomic_write_text(folder / MARK, "".join(f"{owner}\n" for owner in owners))
+def mark(folder: Path, pids: Sequence[int] = (), is_new: bool = True) -> None:
+    """Note in a folder that this process uses it, and others that it has started, beside those that are noted there.
+
+    Args:
+        folder: The folder.
+        pids: The others.
+        is_new: Whether it was made for this; one without a mark that was there before may be of a program that knows
+            nothing of marks and goes on with it, such as a parent of this process, and gets none.
+    """
+    noted = [owner for owner in _owners(folder / MARK) if not owner.is_gone()]
+    if noted or is_new:
+        owners = dict.fromkeys([*noted, Owner.of(), *map(Owner.of, pids)])
+        atomic_write_text(folder / MARK, "".join(f"{owner}\n" for owner in owners))
 
 
 def sweep(run_dir: Path) -> None:
@@ -40,15 +49,19 @@ def sweep(run_dir: Path) -> None:
 
 
 def _remove_if_gone(found: Path) -> None:
-    try:
-        owners = list(map(Owner.read, found.read_text().split()))
-    except (OSError, ValueError):  # of another user, or no mark
-        return
+    owners = _owners(found)
     if not owners or found.parent.stat().st_uid != os.getuid() or not all(one.is_gone() for one in owners):
         return
     for owner in owners:
         _remove_shared_memory(owner)
     shutil.rmtree(found.parent, ignore_errors=True)
+
+
+def _owners(path: Path) -> list[Owner]:
+    try:
+        return list(map(Owner.read, path.read_text().split()))
+    except (OSError, ValueError):  # of another user, or no mark
+        return []
 
 
 def _remove_shared_memory(owner: Owner) -> None:

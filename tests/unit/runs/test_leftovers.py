@@ -102,6 +102,31 @@ def test_folders_and_shared_memory_go_with_the_last_of_their_processes(system, w
     assert names(system / "shm") == sorted([f"torch_{os.getpid()}_1_1", "torch_1_1_1"])
 
 
+def mark_and_end(folder, is_new):
+    leftovers.mark(folder, is_new=is_new)
+
+
+def run_in_a_child(*call):
+    process = CONTEXT.Process(target=call[0], args=call[1:])
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_a_folder_stays_that_a_parent_still_uses_when_its_child_has_ended(system):
+    marked, unmarked = (system / "tmp" / name for name in ("pymp-marked", "pymp-unmarked"))
+    for folder in (marked, unmarked):
+        folder.mkdir()
+    leftovers.mark(marked)
+    for folder in (marked, unmarked):
+        run_in_a_child(mark_and_end, folder, False)
+    leftovers.sweep(system / "run")
+    assert names(system / "tmp") == ["pymp-marked", "pymp-unmarked"]
+    run_in_a_child(mark_and_end, unmarked, True)
+    leftovers.sweep(system / "run")
+    assert names(system / "tmp") == ["pymp-marked"]
+
+
 def test_all_folders_of_a_run_are_looked_through(system):
     gone = Owner.of()._replace(started=1)
     for folder in ("run", "run/checkpoints", "run/clients"):

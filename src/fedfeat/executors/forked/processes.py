@@ -8,6 +8,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.process import current_process
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ class ProcessExecutor(Executor):
             # Threads of libraries that wait for work do no harm: a child with one thread never asks for them.
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             # Made before the others, which inherit it: their sockets would lie in folders of their own.
+            # A forked process goes on with its parent's, under which multiprocessing keeps it.
+            is_new = "tempdir" not in current_process()._config  # type: ignore[attr-defined]
             folder = Path(get_temp_dir())
             if len(str(folder)) > _LONGEST:
                 longest = _LONGEST - len(folder.name) - 1
@@ -84,7 +87,7 @@ class ProcessExecutor(Executor):
                 raise ConfigError.rule("TMPDIR", rule, str(folder.parent))
             for _ in range(self._num_processes - 1):
                 self._children.append(Child(self.worker, self._children))
-            mark(folder, [child.pid for child in self._children if child.pid])
+            mark(folder, [child.pid for child in self._children if child.pid], is_new)
 
     def close(self) -> None:
         """End the other processes."""
