@@ -9,7 +9,7 @@ from yaml import YAMLError
 
 from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_text
-from fedfeat.runs.figures import LINE_STYLES, PALETTE, save_figure
+from fedfeat.runs.figures import LINE_STYLES, PALETTE, legend_below, panels, save_figure
 from fedfeat.runs.finished import Run, read_run
 from fedfeat.runs.labels import label_runs
 
@@ -113,11 +113,9 @@ def figure(arms: Arms, share: float) -> "Figure":
 
     Both are means over the new clients of the arm's runs; a band is as wide as the standard deviation over the runs.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    drawn = Figure(figsize=(6.4, 3.8 + 0.2 * len(arms)), layout="constrained")
-    axes = drawn.subplots()
+    drawn, (axes,) = panels(title=f"mark: {share:.4g} of the best accuracy")
     for number, (label, runs) in enumerate(arms.items()):
         curves = [np.mean([course.accuracies for course in own.values()], axis=0) for own in runs]
         mean = np.mean(curves, axis=0)
@@ -129,11 +127,8 @@ def figure(arms: Arms, share: float) -> "Figure":
             axes.fill_between(epochs, mean - half, mean + half, color=color, alpha=0.15, linewidth=0)
         axes.plot(at, np.interp(at, epochs, mean), "o", color=color, markeredgecolor="white", zorder=3)
     axes.set(xlabel="local epochs of the new client", ylabel="accuracy on its test part")
-    axes.set_title(f"mark: {share:.4g} of the best accuracy", loc="left", fontsize="medium")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    drawn.legend(loc="outside lower center", fontsize="small", frameon=False)
+    legend_below(drawn, axes.get_legend_handles_labels()[0], columns=1)
     return drawn
 
 

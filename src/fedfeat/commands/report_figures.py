@@ -10,15 +10,10 @@ from fedfeat.commands.report_rows import Numbers, chosen
 from fedfeat.errors import ConfigError
 from fedfeat.runs.figures import convergence, save_figure
 from fedfeat.runs.labels import Naming, Setting, is_number, written
-from fedfeat.runs.quantities import Metric
+from fedfeat.runs.quantities import COSTS, Metric
 from fedfeat.runs.sweep_figure import Point, Quantity, sweep_figure
 
-AXES = {
-    "round": "round",
-    "bytes": "comm/total_bytes",
-    "examples": "compute/examples",
-    "seconds": "time/total_s",
-}
+AXES = {"round": COSTS["rounds"]} | {name: COSTS[name] for name in ("bytes", "examples", "seconds")}
 FORMATS = ("png", "pdf", "svg")
 
 

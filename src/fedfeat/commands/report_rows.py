@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fedfeat.runs.finished import Run
-from fedfeat.runs.labels import Naming, Setting, written
-from fedfeat.runs.quantities import COSTS, Metric, is_computed, measured_numbers
+from fedfeat.runs.labels import Naming, Setting, is_number, written
+from fedfeat.runs.quantities import Metric, is_computed, measured_numbers
 from fedfeat.runs.text import format_bytes
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def aggregate(groups: Mapping[str, Sequence[Run]], numbers: Numbers) -> pd.DataF
         (label, name): value
         for label, runs in groups.items()
         for run in runs
-        for name, value in _numbers(run.published)
+        for name, value in run.published.items()
+        if is_number(value)
     }
     measured = [(label, *one) for label, runs in numbers.items() for found in runs for one in found.items()]
     values = pd.DataFrame(measured, columns=["setting", "quantity", "value"]).astype({"value": float})
@@ -143,13 +144,6 @@ def _costs_to_target(rows: pd.DataFrame) -> list[str]:
 
 def of_own_best(share: float | None) -> list[str]:
     """Name the quantities of a share of a run's own best: rounds, bytes and examples."""
-    return [] if share is None else [f"to_own_best/{share:g}/{cost}" for cost in COSTS if cost in _OWN_BEST]
-
-
-_OWN_BEST = ("rounds", "bytes", "examples")
-
-
-def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in values.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield name, float(value)
+    return (
+        [] if share is None else [f"to_own_best/{share:g}/{cost}" for cost in ("rounds", "bytes", "examples")]
+    )

@@ -1,6 +1,6 @@
 """The number that a run gives to Hydra's optimizers: a metric of its last round."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from fedfeat.errors import ConfigError
@@ -36,6 +36,16 @@ def check_objective(config: Mapping[str, Any]) -> None:
         raise ConfigError.rule("objective", f"be measured ({section}.{key} {value} does so)", name)
 
 
+def judged_by(metrics: Container[str], target_metric: str | None = None) -> str | None:
+    """Name what a run is judged by among its metrics, None where it has nothing of the kind.
+
+    That is ``federation.target_metric`` alone where it is set, else the accuracy of the server's model, else that of
+    the clients' own.
+    """
+    names = (target_metric,) if target_metric else ("global/acc", "personal/acc_weighted")
+    return next((name for name in names if name in metrics), None)
+
+
 def objective_of(
     final: Mapping[str, float], objective: str, target_metric: str | None = None
 ) -> tuple[str, float] | None:
@@ -50,12 +60,11 @@ def objective_of(
     Raises:
         ConfigError: There is no metric of that name.
     """
-    tested = (target_metric,) if target_metric else ("global/acc", "personal/acc_weighted")
-    for name in ("val/acc", *tested) if objective == AUTO else (objective,):
-        if name in final:
-            return name, final[name]
     if objective == AUTO:
-        return None
+        name = "val/acc" if "val/acc" in final else judged_by(final, target_metric)
+        return None if name is None else (name, final[name])
+    if objective in final:
+        return objective, final[objective]
     rule = f"be {AUTO} or a metric of the last round ({', '.join(sorted(final)) or 'which has none'})"
     raise ConfigError.rule("objective", rule, objective)
 

@@ -40,7 +40,7 @@ class Experiment:
         algorithm: Name of the method.
         checkpoint_every: Rounds between checkpoints.
         targets: Accuracies whose cost is reported.
-        target_metric: The metric that is to reach them; None is that of `runs.directory.main_accuracy`.
+        target_metric: The metric that is to reach them; None is that of `config.objective.judged_by`.
         meter: What the server half says it has spent.
         is_primary: Whether this process writes; the others only lend their device to the fits (``ddp``).
         repair: Whether rows that tables have lost are put in again as far as checkpoints know them, see `history`.

@@ -6,11 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedfeat.config.objective import judged_by
 from fedfeat.errors import CheckpointError
 from fedfeat.loggers.csv_logger import rows_of
 from fedfeat.rounds.plan import Plan
 from fedfeat.runs.checkpoint import CheckpointFolder
-from fedfeat.runs.directory import main_accuracy
 from fedfeat.runs.records import RoundRecord
 from fedfeat.runs.tables import METRICS, check_tables, repair_tables
 
@@ -32,7 +32,8 @@ def note(
     best = kept.get("best_val")
     if "val/acc" in metrics and (best is None or metrics["val/acc"] > best["val/acc"]):
         kept["best_val"] = {"round": record.round_idx, **metrics}
-    accuracy = main_accuracy(metrics, target_metric)
+    name = judged_by(metrics, target_metric)
+    accuracy = metrics[name] if name else None
     for target in targets:
         if accuracy is not None and accuracy >= target and str(target) not in kept["to_target"]:
             kept["to_target"][str(target)] = {

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from fedfeat.clients.tasks import Task, Turns
@@ -30,10 +31,10 @@ def own_scores(
     Clients that have kept nothing yet and would receive the same are one model, which is run once.
     """
     found: dict[int, dict[str, float]] = {}
-    for alike in _untrained(server, executor, data, store, state, clients):
-        found |= _common_scores(
-            executor, data, Task(alike[0], 0, server.broadcast(state, alike[0]), None), alike
-        )
+    has_state = set(store)
+    untrained = [] if data.permuted else [k for k in clients if k not in has_state]
+    for payload, alike in _alike(untrained, partial(server.broadcast, state), executor.worker.networks.key):
+        found |= _common_scores(executor, data, Task(alike[0], 0, payload, None), alike)
     left = [k for k in clients if k not in found]
     waiting = Turns(left, lambda k: Task(k, 0, server.broadcast(state, k), store.get(k)))
     scores = raise_failures(executor.map("evaluate_client", waiting))
@@ -41,27 +42,17 @@ def own_scores(
     return {k: found[k] for k in clients}
 
 
-def _untrained(
-    server: Server,
-    executor: Executor,
-    data: FederatedData,
-    store: ClientStore,
-    state: Any,
-    clients: Sequence[int],
-) -> list[list[int]]:
-    """Group the clients whose own models are one and the same, two and more."""
-    if data.permuted:
-        return []
+def _alike(
+    clients: Sequence[int], broadcast: Callable[[int], Any], architecture: Callable[[int], Hashable]
+) -> list[tuple[Any, list[int]]]:
+    """Group clients that would be one and the same model, two and more, each group with what they would receive."""
     groups: dict[Hashable, tuple[Any, list[int]]] = {}
-    has_state = set(store)
     for k in clients:
-        if k in has_state:
-            continue
-        payload = server.broadcast(state, k)
-        first, alike = groups.setdefault(executor.worker.networks.key(k), (payload, []))
+        payload = broadcast(k)
+        first, alike = groups.setdefault(architecture(k), (payload, []))
         if identical(payload, first):
             alike.append(k)
-    return [alike for _, alike in groups.values() if len(alike) > 1]
+    return [group for group in groups.values() if len(group[1]) > 1]
 
 
 def _common_scores(

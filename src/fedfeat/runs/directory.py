@@ -171,10 +171,3 @@ def _without(node: Any, keys: tuple[str, ...]) -> Any:
     if isinstance(node, Mapping):
         return {key: _without(value, keys) for key, value in node.items() if key not in keys}
     return node
-
-
-def main_accuracy(metrics: Mapping[str, float], chosen: str | None = None) -> float | None:
-    """Give what a run is judged by: the chosen metric, else the server's model, else the clients' own models."""
-    if chosen is not None:
-        return metrics.get(chosen)
-    return metrics.get("global/acc", metrics.get("personal/acc_weighted"))

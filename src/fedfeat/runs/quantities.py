@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedfeat.config.objective import judged_by
 from fedfeat.errors import ConfigError
 from fedfeat.runs.finished import Run
 from fedfeat.runs.metrics_table import last_value, not_finite_since
@@ -100,9 +101,8 @@ def share_of_best(run: Run, share: float) -> dict[str, float]:
     ``personal/acc_weighted``), its best the maximum over the evaluated rounds. It is a measure of speed: of the run's
     own curve, whatever data that is measured on. NaN where no value is finite.
     """
-    usual = next((n for n in ("global/acc", "personal/acc_weighted") if n in run.metrics), "")
-    name = str(run.setting.get("federation.target_metric") or usual)
-    if name not in run.metrics:
+    name = judged_by(list(run.metrics), run.setting.get("federation.target_metric"))
+    if name is None:
         return {}
     values = run.metrics[name].to_numpy(float)
     finite = np.isfinite(values)
