@@ -1,0 +1,103 @@
+"""The command of a campaign.
+
+    uv run python scripts/campaign.py results/evidence.yaml              # all that is left of it, two runs at a time
+    uv run python scripts/campaign.py results/evidence.yaml --status     # where it stands; also while it works
+    uv run python scripts/campaign.py results/evidence.yaml --jobs 32 --launcher submitit_slurm
+
+Runs lie below $FEDFEAT_CAMPAIGNS (~/.local/share/fedfeat/campaigns), in a folder by the campaign's key, so that any checkout
+goes on with them. Ctrl-C or SIGTERM lets the runs under way save their round; the next start goes on there. The small files of
+finished runs are copied to --into.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from fedfeat.errors import ConfigError, UserError
+from fedfeat.evidence.campaign import Campaign
+from fedfeat.evidence.progress import overview
+from fedfeat.evidence.queue import Queue, alone
+from fedfeat.evidence.stored import campaigns_root
+from fedfeat.runs.directory import fixes_numbers
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command; ends with 1 where a run has failed, and with 2 and one sentence for a refusal."""
+    options = _options(argv)
+    try:
+        failed = _perform(options)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(1 if failed else 0)
+
+
+def _perform(options: argparse.Namespace) -> bool:
+    campaign = Campaign.read(options.file)
+    for word in options.extra:
+        if "=" not in word or fixes_numbers(word.partition("=")[0].lstrip("+~")):
+            rule = "be an override that changes no number, such as executor=ray"
+            raise ConfigError.rule("--with", rule, word)
+    runs = (options.runs or campaigns_root()) / campaign.key
+    queue = Queue(campaign, runs, options.into, options.launcher, options.extra)
+    console = Console()
+    if options.status:
+        running = [
+            cell for cell in campaign.cells() if (runs / cell.name).exists() and not queue.finished(cell)
+        ]
+        console.print(overview(queue, running, options.jobs))
+        return False
+    with alone(runs):
+        queue.collect()
+        _work(queue, options.jobs, console)
+    for cell, sentence in queue.failed.items():
+        console.print(f"{cell.name}: {sentence}", soft_wrap=True)
+    return bool(queue.failed)
+
+
+def _work(queue: Queue, at_once: int, console: Console) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    done: set[str] = set()
+    with closing(queue.work(at_once)) as course, Live(console=console, refresh_per_second=1) as live:
+        try:
+            for running in course:
+                if console.is_terminal:
+                    live.update(overview(queue, [*running], at_once))
+                elif done != {cell.name for cell in running}:
+                    done = {cell.name for cell in running}
+                    console.print(overview(queue, [*running], at_once))
+        except KeyboardInterrupt:
+            console.print("Stopping: the runs under way save their round.")
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="campaign.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", type=Path, help="the campaign, a YAML file")
+    parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="runs at a time (2)")
+    parser.add_argument(
+        "--launcher", metavar="NAME", help="a hydra/launcher for each run, e.g. submitit_slurm"
+    )
+    parser.add_argument("--with", dest="extra", nargs="+", default=[], metavar="KEY=VALUE")
+    parser.add_argument(
+        "--into", type=Path, default=Path("results/runs"), metavar="DIR", help="(results/runs)"
+    )
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="instead of $FEDFEAT_CAMPAIGNS")
+    parser.add_argument("--status", action="store_true", help="say where it stands, and end")
+    return parser.parse_args(argv)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number

@@ -1,0 +1,97 @@
+"""Where a campaign stands: a line per study, and the time that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from rich.table import Table
+
+from fedfeat.evidence import stored
+from fedfeat.evidence.campaign import Cell
+from fedfeat.evidence.queue import Queue
+
+
+class Standing(NamedTuple):
+    """One run that has begun.
+
+    Attributes:
+        round_idx: Its last evaluated round.
+        num_rounds: Rounds in all.
+        seconds: What the rounds took so far.
+    """
+
+    round_idx: int
+    num_rounds: int
+    seconds: float
+
+    def whole(self) -> float | None:
+        """Estimate the seconds of the whole run, by its rounds so far; None before the first."""
+        return self.seconds * self.num_rounds / self.round_idx if self.round_idx else None
+
+
+def standing(place: Path) -> Standing | None:
+    """Read where a run stands; None where it has not begun."""
+    with suppress(OSError, ValueError, KeyError, IndexError):
+        head, *rows = (place / "metrics.csv").read_text().splitlines()
+        last = dict(zip(head.split(","), rows[-1].split(","), strict=True))
+        return Standing(int(last["round"]), stored.num_rounds(place), float(last["time/total_s"]))
+    return None
+
+
+def seconds_left(queue: Queue, at_once: int) -> float | None:
+    """Estimate the time that is left: each open run takes as long as its study's runs did, else as all did."""
+    known: dict[str, list[float]] = {}
+    left: list[tuple[Cell, float]] = []
+    for cell in queue.campaign.cells():
+        place = queue.finished(cell)
+        if place is not None:
+            known.setdefault(cell.study, []).append(stored.seconds(place))
+        elif cell not in queue.failed:
+            found = standing(queue.runs / cell.name)
+            whole = found.whole() if found else None
+            left.append((cell, found.seconds if found else 0.0))
+            if whole:
+                known.setdefault(cell.study, []).append(whole)
+    every = [one for found in known.values() for one in found]
+    if not every:
+        return None
+    total = sum(max(median(known.get(cell.study, every)) - done, 0.0) for cell, done in left)
+    return total / at_once
+
+
+def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Table:
+    """Draw a table: runs by study, those under way with their rounds, failures with their sentence."""
+    left = seconds_left(queue, at_once)
+    done = sum(queue.finished(cell) is not None for cell in queue.campaign.cells())
+    heading = f"{queue.campaign.key}: {done} of {len(queue.campaign.cells())} runs, {_duration(left)} left"
+    table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
+    table.add_column("study")
+    table.add_column("runs", justify="right")
+    table.add_column("under way", overflow="fold")
+    for study in sorted(queue.campaign.studies.values(), key=lambda study: study.priority):
+        cells = [*study.cells()]
+        finished = sum(queue.finished(cell) is not None for cell in cells)
+        lines = [_line(queue, cell) for cell in cells if cell in running]
+        lines += [f"{_short(cell)} failed, {queue.failed[cell]}" for cell in cells if cell in queue.failed]
+        table.add_row(study.name, f"{finished}/{len(cells)}", "\n".join(lines))
+    return table
+
+
+def _line(queue: Queue, cell: Cell) -> str:
+    found = standing(queue.runs / cell.name)
+    return f"{_short(cell)} round {found.round_idx}/{found.num_rounds}" if found else f"{_short(cell)} begins"
+
+
+def _short(cell: Cell) -> str:
+    return cell.name.partition("/")[2]
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown time"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

@@ -1,0 +1,156 @@
+"""Runs the cells of a campaign: several at a time, each in a process of its own, whatever was interrupted goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedfeat.errors import ConfigError
+from fedfeat.evidence import stored
+from fedfeat.evidence.campaign import Campaign, Cell
+from fedfeat.evidence.tuning import chosen_point
+
+_LOG = "campaign.log"
+
+
+@dataclass
+class Queue:
+    """The runs of a campaign and where they stand.
+
+    Attributes:
+        campaign: What is asked for.
+        runs: Folder of the runs.
+        kept: Folder of what is kept of finished ones.
+        launcher: Hydra's launcher that starts each run; None is a process of this machine.
+        extra: Overrides of where and how fast runs are made, which fix no numbers.
+        failed: Runs that ended with an error in this process, with its last line.
+    """
+
+    campaign: Campaign
+    runs: Path
+    kept: Path
+    launcher: str | None = None
+    extra: Sequence[str] = ()
+    failed: dict[Cell, str] = field(default_factory=dict)
+    _points: dict[tuple[Cell, ...], tuple[str, ...]] = field(default_factory=dict)
+
+    def finished(self, cell: Cell) -> Path | None:
+        """Give the folder in which a run stands finished, here or among what was kept; None if nowhere."""
+        places = (self.runs / cell.name, self.kept / cell.name)
+        return next((place for place in places if stored.is_finished(place)), None)
+
+    def words(self, cell: Cell) -> tuple[str, ...] | None:
+        """Give a run's overrides; None while those that it is tuned by are not finished."""
+        point: tuple[str, ...] = ()
+        tuning = self.campaign.tuning_of(cell)
+        if tuning:
+            places = {other: place for other in tuning if (place := self.finished(other)) is not None}
+            if len(places) < len(tuning):
+                return None
+            point = self._point(tuple(tuning), places)
+        return self.campaign.words_of(cell, point)
+
+    def _point(self, tuning: tuple[Cell, ...], places: Mapping[Cell, Path]) -> tuple[str, ...]:
+        if tuning not in self._points:
+            self._points[tuning] = self.campaign.studies[tuning[0].study].grid[chosen_point(places)]
+        return self._points[tuning]
+
+    def collect(self) -> list[Cell]:
+        """Keep the small files of all finished runs that are not kept yet, and give these.
+
+        Raises:
+            ConfigError: A finished run was made with other overrides.
+        """
+        found = []
+        for cell in self.campaign.cells():
+            place, words = self.finished(cell), self.words(cell)
+            if place is None or words is None:
+                continue
+            stored.check_words(place, words)
+            target = self.kept / cell.name
+            if place != target and not stored.is_finished(target):
+                stored.keep(place, target, words, self.campaign.studies[cell.study].clients)
+                found.append(cell)
+        return found
+
+    def ready(self, running: Sequence[Cell]) -> Cell | None:
+        """Give the first run that can be started; None where there is none now."""
+        for cell in self.campaign.cells():
+            if cell in running or cell in self.failed or self.finished(cell) is not None:
+                continue
+            if self.words(cell) is not None:
+                return cell
+        return None
+
+    def start(self, cell: Cell) -> subprocess.Popen[bytes]:
+        """Start a run, or go on with it; its output goes to a file in its folder."""
+        words = self.words(cell)
+        assert words is not None
+        place = (self.runs / cell.name).absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        where = [f"hydra.run.dir={place}"]
+        if self.launcher:
+            where = ["--multirun", f"hydra/launcher={self.launcher}", f"hydra.sweep.dir={place}"]
+            where.append("hydra.sweep.subdir=.")
+        command = [sys.executable, "-m", "fedfeat", *words, *self.extra, *where]
+        root = {"FEDFEAT_ROOT": str(self.runs.absolute())}
+        environment = {**root, **os.environ, **self.campaign.environment}
+        with (place / _LOG).open("ab") as log:
+            # A group of its own: Ctrl-C reaches this process alone, which passes it on once.
+            return subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
+
+    def work(self, at_once: int, pause_s: float = 1.0) -> Iterator[dict[Cell, subprocess.Popen[bytes]]]:
+        """Make all runs, giving those under way after every pause; closed early, it lets them save and stop.
+
+        Args:
+            at_once: So many runs at a time.
+            pause_s: Seconds between two looks.
+        """
+        running: dict[Cell, subprocess.Popen[bytes]] = {}
+        try:
+            while True:
+                for cell in [cell for cell, process in running.items() if process.poll() is not None]:
+                    self._ended(cell, running.pop(cell).returncode)
+                while len(running) < at_once and (cell := self.ready([*running])) is not None:
+                    running[cell] = self.start(cell)
+                yield running
+                if not running:
+                    return
+                time.sleep(pause_s)
+        finally:
+            for process in running.values():
+                process.send_signal(signal.SIGTERM)
+            for process in running.values():
+                process.wait()
+
+    def _ended(self, cell: Cell, code: int) -> None:
+        if self.finished(cell) is None:
+            log = (self.runs / cell.name / _LOG).read_text(errors="replace").strip().splitlines()
+            self.failed[cell] = f"exit {code}: {log[-1] if log else 'no output'}"
+        self.collect()
+
+
+@contextmanager
+def alone(runs: Path) -> Iterator[None]:
+    """Hold a campaign's folder, so that two processes never work on one queue.
+
+    Raises:
+        ConfigError: Another process does.
+    """
+    runs.mkdir(parents=True, exist_ok=True)
+    with (runs / ".campaign.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"{runs} must be free, but another process works on its campaign.") from error
+        yield

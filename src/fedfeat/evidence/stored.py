@@ -1,0 +1,96 @@
+"""Finished runs of campaigns: where they lie, whether they are what is asked for, and the small files that are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import yaml
+
+from fedfeat.errors import ConfigError
+from fedfeat.evidence.campaign import Cell
+from fedfeat.files import atomic_write_text
+from fedfeat.runs.directory import experiment_config, fixes_numbers
+
+KEPT = ("metrics.csv", "summary.json")
+"""Files of a run that are kept as they are, beside its configuration and overrides."""
+
+
+def campaigns_root() -> Path:
+    """Give the folder of all campaigns' runs: ``FEDFEAT_CAMPAIGNS``, else one in the user's data."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(os.environ.get("FEDFEAT_CAMPAIGNS") or Path(data) / "fedfeat" / "campaigns")
+
+
+def is_finished(place: Path) -> bool:
+    """Whether a folder holds a finished run."""
+    return (place / "summary.json").exists() and (place / "config.yaml").exists()
+
+
+def check_words(place: Path, words: Sequence[str]) -> None:
+    """Refuse a finished run that was made with other overrides than are asked for.
+
+    Args:
+        place: Its folder, of a run directory or of what `keep` wrote.
+        words: The overrides.
+
+    Raises:
+        ConfigError: An override which fixes numbers is another.
+    """
+    inner = place / ".hydra" / "overrides.yaml"
+    made = yaml.safe_load((inner if inner.exists() else place / "overrides.yaml").read_text())
+    differing = sorted(_fixing(made) ^ _fixing(words))
+    if differing:
+        rule = "hold the run that the campaign asks for (an altered study is a new one, under a new name)"
+        raise ConfigError(
+            f"{place} must {rule}, but {' and '.join(differing)} stands in one of the two only."
+        )
+
+
+def keep(run_dir: Path, place: Path, words: Sequence[str], clients: bool = False) -> None:
+    """Copy what documents quote of a finished run; nothing of it names a folder of this machine.
+
+    Args:
+        run_dir: The run.
+        place: Where its small files go.
+        words: The campaign's overrides, without which the configuration cannot be composed again.
+        clients: Whether clients.csv is among them.
+    """
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    kept = {**experiment_config(config), "name": config["name"], "group": config["group"]}
+    kept |= {"published": config["published"]} if config.get("published") else {}
+    atomic_write_text(place / "config.yaml", yaml.safe_dump(kept, sort_keys=False))
+    atomic_write_text(place / "overrides.yaml", yaml.safe_dump([*words], sort_keys=False, width=1000))
+    for name in (*KEPT, *(("clients.csv",) if clients else ())):
+        atomic_write_text(place / name, (run_dir / name).read_text())
+
+
+def score(places: Iterable[Path], metric: str, last: int) -> float:
+    """Give the mean over runs of a metric's mean over its last evaluated rounds; -inf where one is not finite."""
+    import numpy as np
+
+    from fedfeat.runs.metrics_table import read_metrics
+
+    means = [read_metrics(place / "metrics.csv")[metric].to_numpy(float)[-last:].mean() for place in places]
+    return float(np.mean(means)) if np.isfinite(means).all() else float("-inf")
+
+
+def num_rounds(place: Path) -> int:
+    """Give how many rounds a run that has begun is to have."""
+    return int(yaml.safe_load((place / "config.yaml").read_text())["federation"]["num_rounds"])
+
+
+def seconds(place: Path) -> float:
+    """Give how long a finished run took."""
+    return float(json.loads((place / "summary.json").read_text())["seconds"])
+
+
+def cell_places(root: Path, cells: Iterable[Cell]) -> dict[Cell, Path]:
+    """Give the folders of runs below one."""
+    return {cell: root / cell.name for cell in cells}
+
+
+def _fixing(words: Iterable[str]) -> set[str]:
+    return {word for word in words if fixes_numbers(word.partition("=")[0].lstrip("+~"))}
