@@ -184,6 +184,7 @@ def _experiment(
         checkpoint_every=federation["checkpoint_every"],
         targets=federation["targets"],
         target_metric=federation["target_metric"],
+        stop_at=federation["stop_at"],
     )
 
 

@@ -92,6 +92,7 @@ RULES = (
     Rule("federation.ram_budget_mb", _POSITIVE),
     Rule("federation.targets", list_of(interval("(0, 1]"))),
     Rule("federation.target_metric", TEXT, optional=True),
+    Rule("federation.stop_at", interval("(0, 1]"), optional=True),
     Rule("scenario.straggler_fraction", _SHARE),
     Rule("scenario.straggler_policy", one_of("partial", "drop")),
     Rule("scenario.weak_fraction", _SHARE),

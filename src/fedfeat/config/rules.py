@@ -55,6 +55,12 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     metric, local = federation.get("target_metric"), federation.get("evaluate_local", _ABSENT)
     if local is False and str(metric).startswith("local_pre_agg/"):
         yield "federation.target_metric", "be measured: federation.evaluate_local=true does so", metric
+    if federation.get("stop_at") is not None and federation.get("final_epochs") is not None:
+        yield (
+            "federation.stop_at",
+            "be null beside federation.final_epochs, which come after the last round",
+            federation["stop_at"],
+        )
     epochs, steps = (federation.get(key, _ABSENT) for key in ("local_epochs", "local_steps"))
     if epochs is None and steps is None:
         yield "federation.local_epochs", "be set where federation.local_steps is null", None

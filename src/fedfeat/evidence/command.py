@@ -4,9 +4,9 @@
     uv run python scripts/campaign.py results/evidence.yaml --status     # where it stands; also while it works
     uv run python scripts/campaign.py results/evidence.yaml --jobs 32 --launcher submitit_slurm
 
-Runs lie below $FEDFEAT_CAMPAIGNS (~/.local/share/fedfeat/campaigns), in a folder by the campaign's key, so that any checkout
-goes on with them. Ctrl-C or SIGTERM lets the runs under way save their round; the next start goes on there. The small files of
-finished runs are copied to --into.
+Runs lie below $FEDFEAT_CAMPAIGNS (~/.local/share/fedfeat/campaigns), in a folder by the campaign's key, so that any
+checkout goes on with them. Ctrl-C or SIGTERM lets the runs under way save their round; the next start goes on there.
+The small files of finished runs are copied to --into.
 """
 
 from __future__ import annotations

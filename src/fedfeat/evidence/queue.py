@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +109,7 @@ class Queue:
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
 
-    def work(self, at_once: int, pause_s: float = 1.0) -> Iterator[dict[Cell, subprocess.Popen[bytes]]]:
+    def work(self, at_once: int, pause_s: float = 1.0) -> Generator[dict[Cell, subprocess.Popen[bytes]]]:
         """Make all runs, giving those under way after every pause; closed early, it lets them save and stop.
 
         Args:
@@ -119,8 +119,8 @@ class Queue:
         running: dict[Cell, subprocess.Popen[bytes]] = {}
         try:
             while True:
-                for cell in [cell for cell, process in running.items() if process.poll() is not None]:
-                    self._ended(cell, running.pop(cell).returncode)
+                for ended in [cell for cell, process in running.items() if process.poll() is not None]:
+                    self._ended(ended, running.pop(ended).returncode)
                 while len(running) < at_once and (cell := self.ready([*running])) is not None:
                     running[cell] = self.start(cell)
                 yield running

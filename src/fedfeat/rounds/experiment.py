@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from fedfeat import tree
+from fedfeat.config.objective import judged_by
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import CheckpointError, ClientError
 from fedfeat.executors.base import Executor
@@ -41,6 +42,7 @@ class Experiment:
         checkpoint_every: Rounds between checkpoints.
         targets: Accuracies whose cost is reported.
         target_metric: The metric that is to reach them; None is that of `config.objective.judged_by`.
+        stop_at: The run ends after the first evaluated round in which that metric is at least this; None: never early.
         meter: What the server half says it has spent.
         is_primary: Whether this process writes; the others only lend their device to the fits (``ddp``).
         repair: Whether rows that tables have lost are put in again as far as checkpoints know them, see `history`.
@@ -59,6 +61,7 @@ class Experiment:
     checkpoint_every: int
     targets: Sequence[float]
     target_metric: str | None = None
+    stop_at: float | None = None
     is_primary: bool = True
     repair: bool = False
     meter: Meter = field(default_factory=Meter)
@@ -91,7 +94,7 @@ class Experiment:
             stack.push(partial(_close, logger))
         # Processes that share a fit would stop in different rounds.
         stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1))
-        rounds = self.rounds(progress)
+        rounds = iter(()) if kept.get("stopped") else self.rounds(progress)
         watch = FiniteWatch()
         for progress, found in rounds:
             record = watch.noted(found)
@@ -100,13 +103,16 @@ class Experiment:
                 logger.log(record)
             if record.alignment is not None and self.is_primary:
                 self._draw_alignment(record)
-            last = record.round_idx == self.plan.num_rounds
+            self._stop_early(kept, record)
+            last = record.round_idx == self.plan.num_rounds or kept.get("stopped")
             due = last or stopping.requested or record.round_idx % self.checkpoint_every == 0
             if due and record.round_idx:
                 kept["seconds"] = time.perf_counter() - began
                 self._save(progress, kept)
             yield record
             stopping.deliver()
+            if last:
+                break
         kept["seconds"] = time.perf_counter() - began
         if self.plan.num_rounds and not progress.counters["compute/examples"]:
             raise ClientError(
@@ -119,6 +125,13 @@ class Experiment:
         """Run the rounds after ``progress``, without loggers or checkpoints (`run_rounds`)."""
         parts = self.plan, self.server, self.executor, self.data, self.store
         return run_rounds(*parts, progress, self.meter)
+
+    def _stop_early(self, kept: dict[str, Any], record: RoundRecord) -> None:
+        name = (
+            judged_by(record.metrics, self.target_metric) if record.evaluated and record.round_idx else None
+        )
+        if self.stop_at is not None and name is not None and record.metrics[name] >= self.stop_at:
+            kept["stopped"] = record.round_idx
 
     def _draw_alignment(self, record: RoundRecord) -> None:
         name = f"encoding_round_{record.round_idx:04d}"
@@ -174,7 +187,7 @@ class Experiment:
             "versions": versions(),
             "git_commit": git_commit(),
             "seconds": kept["seconds"],
-        } | ({"repaired": kept["repaired"]} if "repaired" in kept else {})
+        } | {name: kept[name] for name in ("stopped", "repaired") if name in kept}
 
 
 def _close(logger: RoundLogger, kind: type[BaseException] | None, *_: Any) -> None:

@@ -1,0 +1,72 @@
+"""The runs that are kept, read by study, setting, arm and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from fedfeat.evidence.campaign import Campaign, Cell
+from fedfeat.evidence.stored import is_finished, seconds
+from fedfeat.evidence.tuning import chosen_point, point_scores
+from fedfeat.runs.finished import Run, read_run
+from fedfeat.runs.quantities import measured_numbers
+
+
+class Archive:
+    """What is kept of a campaign's finished runs.
+
+    Attributes:
+        campaign: The campaign.
+        folder: Where its runs are kept.
+    """
+
+    def __init__(self, campaign: Campaign, folder: Path) -> None:
+        self.campaign, self.folder = campaign, folder
+
+    @cached_property
+    def places(self) -> dict[Cell, Path]:
+        """Folders of the finished runs, in the order of the campaign."""
+        places = {cell: self.folder / cell.name for cell in self.campaign.cells()}
+        return {cell: place for cell, place in places.items() if is_finished(place)}
+
+    def runs(self, study: str, setting: str, arm: str) -> dict[int, Run]:
+        """Give the finished runs of an arm by seed."""
+        return {
+            cell.seed: self._read(cell)
+            for cell in self.places
+            if (cell.study, cell.setting, cell.arm) == (study, setting, arm)
+        }
+
+    def values(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> dict[int, float]:
+        """Give a quantity of an arm's finished runs in some studies by seed.
+
+        What reaching an accuracy took is inf of a run that never came there.
+        """
+        found = dict[int, float]()
+        for seed, run in ((s, r) for study in studies for s, r in self.runs(study, setting, arm).items()):
+            numbers = measured_numbers(run, [quantity])
+            if quantity in numbers:
+                found[seed] = numbers[quantity]
+            elif quantity.startswith("to_target/"):
+                found[seed] = float("inf")
+        return found
+
+    def tuned(self, study: str, arm: str) -> tuple[str, Mapping[str, float]] | None:
+        """Give the chosen point of an arm's grid and the scores of all; None while a run is missing."""
+        cells = [cell for cell in self.campaign.studies[study].cells() if cell.arm == arm]
+        places = {cell: self.places[cell] for cell in cells if cell in self.places}
+        return (chosen_point(places), point_scores(places)) if len(places) == len(cells) else None
+
+    def hours(self, study: str) -> float:
+        """Give how long the finished runs of a study took, in hours of one core."""
+        return sum(seconds(place) for cell, place in self.places.items() if cell.study == study) / 3600
+
+    def _read(self, cell: Cell) -> Run:
+        if cell not in self._known:
+            self._known[cell] = read_run(self.places[cell])
+        return self._known[cell]
+
+    @cached_property
+    def _known(self) -> dict[Cell, Run]:
+        return {}

@@ -1,0 +1,225 @@
+"""Claims, what was measured for them, and their verdicts: a pure function of stored numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from fedfeat.errors import ConfigError
+from fedfeat.evidence.intervals import Interval, difference, mean_interval
+
+Verdict = Literal["holds", "does not hold", "undecided"]
+Values = Callable[[Sequence[str], str, str, str], Mapping[int, float]]
+"""Numbers by seed of (studies, setting, arm, quantity)."""
+
+MIN_SEEDS = 3
+"""Fewer decide nothing."""
+_KEYS = (
+    "id",
+    "group",
+    "claim",
+    "source",
+    "published",
+    "protocol",
+    "studies",
+    "settings",
+    "quantity",
+    "rule",
+    "note",
+)
+_LISTS = ("studies", "settings", "rule")
+_RULE_KEYS = ("arm", "against", "more_than", "less_than")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What has to be so: an arm's number, or by how much it is ahead of another's, lies beyond a bound.
+
+    Attributes:
+        arm: The arm.
+        against: The arm whose number is taken off seed by seed; None for the number itself.
+        bound: The number.
+        is_lower: Whether more than the bound is claimed, instead of less.
+    """
+
+    arm: str
+    against: str | None
+    bound: float
+    is_lower: bool
+
+    def verdict(self, found: Interval | None) -> Verdict:
+        """Decide by an interval: all of it on the claimed side ``holds``, none of it ``does not hold``."""
+        if found is None or found.num_seeds < MIN_SEEDS or math.isnan(found.mean):
+            return "undecided"
+        above, below = found.low > self.bound, found.high < self.bound
+        if not above and not below:
+            return "undecided"
+        return "holds" if above == self.is_lower else "does not hold"
+
+    def sentence(self, quantity: str) -> str:
+        """Say it in words."""
+        side = "more" if self.is_lower else "less"
+        if self.against is None:
+            return f"`{quantity}` of {self.arm} is {side} than {self.bound:g}"
+        return f"`{quantity}` of {self.arm} minus that of {self.against} is {side} than {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim.
+
+    Attributes:
+        id: Its name in links.
+        group: The heading it stands under.
+        claim: What is claimed.
+        source: Paper and place.
+        published: The published numbers, in words.
+        protocol: How it is measured here.
+        studies: The studies of the campaign that have its runs.
+        settings: Settings of theirs that decide; one without a name where they have none.
+        quantity: What is compared, by its name in a report.
+        rule: What has to be so.
+        note: What else there is to say before the runs.
+    """
+
+    id: str
+    group: str
+    claim: str
+    source: str
+    published: str
+    protocol: str
+    studies: tuple[str, ...]
+    settings: tuple[str, ...]
+    quantity: str
+    rule: Rule
+    note: str = ""
+
+    def judged(self, values: Values) -> Judgement:
+        """Decide by the numbers that there are."""
+        found = dict[str, Interval | None]()
+        for setting in self.settings:
+            one = values(self.studies, setting, self.rule.arm, self.quantity)
+            if self.rule.against is None:
+                found[setting] = mean_interval([*one.values()]) if one else None
+            else:
+                found[setting] = difference(
+                    one, values(self.studies, setting, self.rule.against, self.quantity)
+                )
+        verdicts = {setting: self.rule.verdict(interval) for setting, interval in found.items()}
+        return Judgement(found, verdicts, overall(verdicts))
+
+
+class Judgement(NamedTuple):
+    """What was decided.
+
+    Attributes:
+        found: What was measured, by setting.
+        verdicts: By setting.
+        verdict: In all.
+    """
+
+    found: Mapping[str, Interval | None]
+    verdicts: Mapping[str, Verdict]
+    verdict: str
+
+
+def overall(verdicts: Mapping[str, Verdict]) -> str:
+    """Join the verdicts of several settings: what holds in some of them ``holds only with`` these."""
+    kinds = set(verdicts.values())
+    if len(kinds) == 1:
+        return str(kinds.pop())
+    holding = [setting for setting, verdict in verdicts.items() if verdict == "holds"]
+    if holding and "does not hold" in kinds:
+        return f"holds only with {', '.join(holding)}"
+    open_settings = [setting for setting, verdict in verdicts.items() if verdict == "undecided"]
+    decided = "holds" if holding else "does not hold"
+    others = ", ".join(setting for setting in verdicts if setting not in open_settings)
+    return f"undecided with {', '.join(open_settings)}; {decided} with {others}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How one of several readings of a method is chosen: the first of an order that learns.
+
+    Attributes:
+        name: What claims call the chosen one.
+        studies: The studies with its runs.
+        settings: Settings that decide.
+        quantity: What is compared.
+        order: Arms, the one that the texts support best first.
+        margin: How far an arm's mean may be below the best one's in every setting.
+    """
+
+    name: str
+    studies: tuple[str, ...]
+    settings: tuple[str, ...]
+    quantity: str
+    order: tuple[str, ...]
+    margin: float
+
+    def chosen(self, values: Values) -> str | None:
+        """Give the chosen arm; None while an arm has no run, or fewer than `MIN_SEEDS`."""
+        means = dict[tuple[str, str], float]()
+        for setting in self.settings:
+            for arm in self.order:
+                found = values(self.studies, setting, arm, self.quantity)
+                if len(found) < MIN_SEEDS:
+                    return None
+                means[setting, arm] = sum(found.values()) / len(found)
+        least = {one: max(means[one, arm] for arm in self.order) - self.margin for one in self.settings}
+        return next(arm for arm in self.order if all(means[one, arm] >= least[one] for one in self.settings))
+
+
+class Claims(NamedTuple):
+    """What a file of claims holds.
+
+    Attributes:
+        reading: How a reading is chosen.
+        claims: The claims.
+    """
+
+    reading: Reading
+    claims: tuple[Claim, ...]
+
+
+def read_claims(path: Path) -> Claims:
+    """Read a file of claims.
+
+    Raises:
+        ConfigError: A claim lacks a key or has one too many.
+    """
+    found = yaml.safe_load(path.read_text())
+    node = found["reading"]
+    lists = {key: tuple(node[key]) for key in ("studies", "settings", "order")}
+    reading = Reading(name=node["name"], quantity=node["quantity"], margin=float(node["margin"]), **lists)
+    return Claims(reading, tuple(_claim(f"claims[{at}]", one) for at, one in enumerate(found["claims"])))
+
+
+def _claim(place: str, node: Mapping[str, Any]) -> Claim:
+    for key in node:
+        if key not in _KEYS:
+            raise ConfigError.unknown(f"{place}.{key}", _KEYS)
+    missing = [key for key in _KEYS if key not in node and key not in ("settings", "note")]
+    if missing:
+        raise ConfigError.rule(place, f"have {', '.join(missing)}", sorted(node))
+    texts = {key: " ".join(str(node.get(key, "")).split()) for key in _KEYS if key not in _LISTS}
+    lists = {"studies": tuple(node["studies"]), "settings": tuple(node.get("settings", [""]))}
+    fields: dict[str, Any] = {**texts, **lists, "rule": _rule(f"{place}.rule", node["rule"])}
+    return Claim(**fields)
+
+
+def _rule(place: str, node: Mapping[str, Any]) -> Rule:
+    for key in node:
+        if key not in _RULE_KEYS:
+            raise ConfigError.unknown(f"{place}.{key}", _RULE_KEYS)
+    if "arm" not in node or ("more_than" in node) == ("less_than" in node):
+        raise ConfigError.rule(place, "have arm and one of more_than and less_than", dict(node))
+    is_lower = "more_than" in node
+    return Rule(
+        node["arm"], node.get("against"), float(node["more_than" if is_lower else "less_than"]), is_lower
+    )
