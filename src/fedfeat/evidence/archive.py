@@ -33,7 +33,7 @@ class Archive:
     def runs(self, study: str, setting: str, arm: str) -> dict[int, Run]:
         """Give the finished runs of an arm by seed."""
         return {
-            cell.seed: self._read(cell)
+            cell.seed: self.run(cell)
             for cell in self.places
             if (cell.study, cell.setting, cell.arm) == (study, setting, arm)
         }
@@ -62,7 +62,8 @@ class Archive:
         """Give how long the finished runs of a study took, in hours of one core."""
         return sum(seconds(place) for cell, place in self.places.items() if cell.study == study) / 3600
 
-    def _read(self, cell: Cell) -> Run:
+    def run(self, cell: Cell) -> Run:
+        """Read a finished run."""
         if cell not in self._known:
             self._known[cell] = read_run(self.places[cell])
         return self._known[cell]

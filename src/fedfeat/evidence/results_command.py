@@ -1,0 +1,65 @@
+"""The command of ``make results``: every table, figure and verdict of the pages, from the runs that are kept.
+
+uv run python scripts/results.py            # writes the pages and docs/figures again
+uv run python scripts/results.py --check    # 1 where a page would change; writes nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedfeat.errors import UserError
+from fedfeat.evidence.archive import Archive
+from fedfeat.evidence.campaign import Campaign
+from fedfeat.evidence.claims import read_claims
+from fedfeat.evidence.pages import filled
+from fedfeat.evidence.parts import Parts
+from fedfeat.files import atomic_write_bytes
+
+PAGES = ("docs/claims.md", "docs/results.md")
+
+
+def made(root: Path, figures: Path) -> dict[str, str]:
+    """Give the text of every page by its path below the checkout; pictures are written to a folder.
+
+    Args:
+        root: The checkout.
+        figures: Where pictures go.
+    """
+    archive = Archive(Campaign.read(root / "results" / "evidence.yaml"), root / "results" / "runs")
+    makers = Parts(archive, read_claims(root / "results" / "claims.yaml"), figures).makers()
+    return {page: filled((root / page).read_text(), makers) for page in PAGES}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command; ends with 1 where ``--check`` finds a change, and with 2 and one sentence for a refusal."""
+    parser = argparse.ArgumentParser(
+        prog="results.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--root", type=Path, default=Path(), help="the checkout (.)")
+    parser.add_argument("--check", action="store_true", help="write nothing, and name what would change")
+    options = parser.parse_args(argv)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            texts = made(options.root, Path(folder))
+            files = {page: text.encode() for page, text in texts.items()}
+            files |= {
+                f"docs/figures/{path.name}": path.read_bytes() for path in sorted(Path(folder).iterdir())
+            }
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    changed = [name for name, new in files.items() if not _holds(options.root / name, new)]
+    for name in changed:
+        print(f"{name} {'would change' if options.check else 'written'}")
+        if not options.check:
+            atomic_write_bytes(options.root / name, files[name])
+    sys.exit(1 if options.check and changed else 0)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.exists() and path.read_bytes() == content
