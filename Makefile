@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(UV) run --frozen --no-sync
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format types clean
+.PHONY: help results install demo test test-slow lint format types clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,6 +16,9 @@ help: ## Show this list
 .venv/.installed: pyproject.toml uv.lock | $(filter .uv/bin/uv,$(UV))
 	$(UV) sync --frozen --compile-bytecode
 	@touch $@
+
+results: install ## Tables, figures and verdicts of docs/ from the runs in results/
+	$(RUN) python scripts/results.py
 
 install: .venv/.installed ## Install everything that uv.lock pins into .venv
 

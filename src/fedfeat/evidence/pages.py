@@ -30,7 +30,7 @@ def filled(text: str, makers: Mapping[str, Maker]) -> str:
     def made(match: re.Match[str]) -> str:
         name, words = match[2], shlex.split(match[3])
         if name not in makers:
-            raise ConfigError.unknown(f"made: {name}", makers)
+            raise ConfigError.unknown(name, makers)
         values = dict(word.partition("=")[::2] for word in words)
         return f"{match[1]}{makers[name](**values)}{match[5]}"
 

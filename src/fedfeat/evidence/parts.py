@@ -160,7 +160,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _claim(claim: Claim, judged: Judgement) -> list[str]:
     """Write one claim of the page."""
     published = claim.published or "no number"
-    lines = [f'### <a id="{claim.id}"></a>{claim.claim}', ""]
+    lines = [f"### {claim.id}", "", claim.claim, ""]
     lines += [f"- Source: {claim.source}; published: {published}.", f"- Protocol: {claim.protocol}"]
     lines += [f"- Rule: {claim.rule.sentence(claim.quantity)}."]
     lines += [f"- {claim.note}"] if claim.note else []

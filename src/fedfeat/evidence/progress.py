@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from rich.console import Group
 from rich.table import Table
 
 from fedfeat.evidence import stored
@@ -63,12 +64,12 @@ def seconds_left(queue: Queue, at_once: int) -> float | None:
     return total / at_once
 
 
-def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Table:
-    """Draw a table: runs by study, those under way with their rounds, failures with their sentence."""
+def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
+    """Draw runs by study, those under way with their rounds, failures with their sentence."""
     left = seconds_left(queue, at_once)
     done = sum(queue.finished(cell) is not None for cell in queue.campaign.cells())
     heading = f"{queue.campaign.key}: {done} of {len(queue.campaign.cells())} runs, {_duration(left)} left"
-    table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("runs", justify="right")
     table.add_column("under way", overflow="fold")
@@ -78,7 +79,7 @@ def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Table:
         lines = [_line(queue, cell) for cell in cells if cell in running]
         lines += [f"{_short(cell)} failed, {queue.failed[cell]}" for cell in cells if cell in queue.failed]
         table.add_row(study.name, f"{finished}/{len(cells)}", "\n".join(lines))
-    return table
+    return Group(heading, table)
 
 
 def _line(queue: Queue, cell: Cell) -> str:

@@ -97,10 +97,11 @@ class Queue:
         place = (self.runs / cell.name).absolute()
         place.mkdir(parents=True, exist_ok=True)
         where = [f"hydra.run.dir={place}"]
-        if self.launcher:
+        if self.launcher:  # a sweep of one
             where = ["--multirun", f"hydra/launcher={self.launcher}", f"hydra.sweep.dir={place}"]
             where.append("hydra.sweep.subdir=.")
-        command = [sys.executable, "-m", "fedfeat", *words, *self.extra, *where]
+        # Options stand before overrides, as argparse wants them.
+        command = [sys.executable, "-m", "fedfeat", *where, *words, *self.extra]
         root = {"FEDFEAT_ROOT": str(self.runs.absolute())}
         environment = {**root, **os.environ, **self.campaign.environment}
         with (place / _LOG).open("ab") as log:

@@ -1,0 +1,207 @@
+"""A campaign makes real runs, is interrupted, goes on, collects: as a program of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from slurm_cluster import Cluster, missing
+
+from fedfeat.commands.python import composed
+from fedfeat.evidence.campaign import Campaign
+from fedfeat.evidence.queue import Queue
+from fedfeat.runs.directory import experiment_config
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "campaign.py"
+SMALL = [
+    "data=digits", "partition=iid", "model=mlp", "model.hidden=[8]", "federation.num_clients=2",
+    "federation.batch_size=64", "federation.local_epochs=1", "trainer=cpu", "federation.checkpoint_every=1",
+]  # fmt: skip
+FILE = {
+    "key": "tried",
+    "words": [*SMALL, "federation.num_rounds=2"],
+    "environment": {"OMP_NUM_THREADS": 1},
+    "arms": {"average": ["algorithm=fedavg"], "near": ["algorithm=fedprox"]},
+    "studies": {
+        "tune": {
+            "arms": ["average"], "seeds": [100], "words": ["partition.val_fraction=0.5"], "priority": 1,
+            "grid": {"still": ["optimizer.lr=1e-9"], "fast": ["optimizer.lr=0.1"]},
+        },
+        "run": {
+            "arms": ["average", "near"], "seeds": [0], "priority": 2, "clients": True,
+            "tuned": {"study": "tune", "alike": {"near": "average"}},
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    """Write the file of a campaign; give the command that works on it."""
+
+    def make(file=FILE):
+        (tmp_path / "file.yaml").write_text(yaml.safe_dump(file, sort_keys=False))
+        return [sys.executable, str(SCRIPT), "file.yaml", "--into", "kept"]
+
+    return make
+
+
+def environment(tmp_path):
+    return os.environ | {"FEDFEAT_CAMPAIGNS": str(tmp_path / "runs"), "COLUMNS": "80"}
+
+
+def call(command, tmp_path, *more, env=None):
+    done = subprocess.run(
+        [*command, *more], cwd=tmp_path, env=env or environment(tmp_path), capture_output=True, text=True, timeout=600
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_runs_are_made_tuned_and_collected_and_a_second_start_has_nothing_to_do(campaign, tmp_path):
+    command = campaign()
+    code, out, err = call(command, tmp_path)
+    assert (code, err) == (0, "")
+    assert "tried: 4 of 4 runs" in out
+    kept = tmp_path / "kept"
+    for arm in ("average", "near"):
+        place = kept / "run" / arm / "seed_0"
+        assert {path.name for path in place.iterdir()} == {
+            "clients.csv", "config.yaml", "metrics.csv", "overrides.yaml", "summary.json"
+        }  # fmt: skip
+        # Nothing moves at a rate of 1e-9, so the other point must have been chosen.
+        assert "optimizer.lr=0.1" in yaml.safe_load((place / "overrides.yaml").read_text())
+        assert yaml.safe_load((place / "config.yaml").read_text())["optimizer"]["lr"] == 0.1
+    texts = [path.read_text() for path in kept.rglob("*") if path.is_file()]
+    assert not any(str(tmp_path) in text or str(Path.home()) in text for text in texts)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
+    assert call(command, tmp_path)[0] == 0
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
+    # A fresh checkout has what was kept, another machine has not the runs: nothing is made again.
+    elsewhere = environment(tmp_path) | {"FEDFEAT_CAMPAIGNS": str(tmp_path / "elsewhere")}
+    assert "4 of 4 runs" in call(command, tmp_path, "--status", env=elsewhere)[1]
+
+
+def test_what_is_kept_composes_again(campaign, tmp_path):
+    campaign(FILE | {"studies": {"run": {"arms": ["near"], "seeds": [0]}}})
+    code, _, err = call([sys.executable, str(SCRIPT), "file.yaml", "--into", "kept", "--jobs", "1"], tmp_path)
+    assert (code, err) == (0, "")
+    place = tmp_path / "kept/run/near/seed_0"
+    stored = yaml.safe_load((place / "config.yaml").read_text())
+    words = yaml.safe_load((place / "overrides.yaml").read_text())
+    import omegaconf
+
+    today = experiment_config(omegaconf.OmegaConf.to_container(composed(words), resolve=True))
+    today.pop("hydra")
+    assert {key: stored[key] for key in today} == today
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_interrupted_it_goes_on_to_the_same_weights(campaign, tmp_path):
+    alone = {"one": {"arms": ["average"], "seeds": [0]}}
+    command = campaign(FILE | {"studies": alone, "words": [*SMALL, "federation.num_rounds=300"]})
+    folder = tmp_path / "runs/tried/one/average/seed_0"
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: len([*(folder / "checkpoints").glob("*")]) > 1)
+        assert "must be free" in call(command, tmp_path)[2]
+        assert "average/seed_0 round" in call(command, tmp_path, "--status")[1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert not (folder / "summary.json").exists()
+    assert call(command, tmp_path)[0] == 0
+    log = (folder / "campaign.log").read_text()
+    assert "Resuming after round" in log
+    undisturbed = environment(tmp_path) | {"FEDFEAT_CAMPAIGNS": str(tmp_path / "undisturbed")}
+    assert call([*command[:-1], "other"], tmp_path, env=undisturbed)[0] == 0
+    one, other = (
+        json.loads((tmp_path / name / "one/average/seed_0/summary.json").read_text())
+        for name in ("kept", "other")
+    )
+    assert one["weights_sha256"] == other["weights_sha256"]
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_named_and_the_others_are_made(campaign, tmp_path):
+    bad = FILE | {"arms": FILE["arms"] | {"near": ["algorithm=fedprox", "optimizer.lr=-1"]}}
+    command = campaign(bad | {"studies": {"run": {"arms": ["near", "average"], "seeds": [0]}}})
+    code, out, _ = call(command, tmp_path)
+    assert code == 1
+    assert "run/near/seed_0: exit 2: fedfeat: optimizer.lr must be in (0, inf), but it is -1." in out.replace(
+        "\n", " "
+    )
+    assert (tmp_path / "kept/run/average/seed_0/summary.json").exists()
+    # Once its words are right, it is made.
+    command = campaign(FILE | {"studies": {"run": {"arms": ["near", "average"], "seeds": [0]}}})
+    assert call(command, tmp_path)[0] == 0
+
+
+def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):
+    runs = {"studies": {"run": {"arms": ["average"], "seeds": [0]}}}
+    assert call(campaign(FILE | runs), tmp_path)[0] == 0
+    longer = campaign(FILE | runs | {"words": [*SMALL, "federation.num_rounds=3"]})
+    code, _, err = call(longer, tmp_path)
+    assert code == 2
+    assert "federation.num_rounds=2 and federation.num_rounds=3 stands in one of the two only" in err
+    # Where a run is made changes no number.
+    same = campaign(FILE | runs | {"words": [*SMALL, "federation.num_rounds=2", "executor=processes"]})
+    assert call(same, tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--with", "optimizer.lr=1"], "--with must be an override that changes no number"),
+        (["--with", "serial"], "--with must be an override that changes no number"),
+    ],
+)
+def test_words_for_all_runs_change_no_number(campaign, tmp_path, words, said):
+    code, _, err = call(campaign(), tmp_path, *words)
+    assert code == 2
+    assert said in err
+
+
+def test_a_diverged_point_is_never_chosen(campaign, tmp_path):
+    campaign()
+    queue = Queue(Campaign.read(tmp_path / "file.yaml"), tmp_path / "runs", tmp_path / "kept")
+    for point, numbers in (("still", "0.3 0.3"), ("fast", "0.9 nan")):
+        place = tmp_path / "kept" / "tune" / "average" / point / "seed_100"
+        place.mkdir(parents=True)
+        (place / "summary.json").write_text("{}")
+        (place / "config.yaml").write_text("{}")
+        rows = "".join(f"{at},{number}\n" for at, number in enumerate(numbers.split()))
+        (place / "metrics.csv").write_text(f"round,val/acc\n{rows}")
+    cell = next(cell for cell in queue.campaign.cells() if cell.study == "run")
+    assert "optimizer.lr=1e-9" in queue.words(cell)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=f"SLURM is not installed: no {', '.join(missing())}")
+def test_runs_are_jobs_of_slurm(campaign, tmp_path):
+    pytest.importorskip("submitit", reason="the extra slurm is not installed")
+    cluster = Cluster()
+    try:
+        cluster.start()
+        command = campaign(FILE | {"studies": {"run": {"arms": ["average", "near"], "seeds": [0]}}})
+        env = {**cluster.environment, **environment(tmp_path), "PATH": cluster.environment["PATH"]}
+        code, out, err = call(command, tmp_path, "--launcher", "submitit_slurm", env=env)
+        assert code == 0, out + err
+        scripts = [*(tmp_path / "runs/tried").rglob("*_submission.sh")]
+        assert len(scripts) == 2
+    finally:
+        cluster.stop()
+    assert (tmp_path / "kept/run/near/seed_0/summary.json").exists()

@@ -1,0 +1,83 @@
+"""The pages of results are what the stored runs say, and the stored runs are what today's code composes."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from fedfeat.commands.python import composed
+from fedfeat.evidence.archive import Archive
+from fedfeat.evidence.campaign import Campaign
+from fedfeat.evidence.claims import read_claims
+from fedfeat.evidence.results_command import main, made
+from fedfeat.evidence.stored import check_words
+from fedfeat.runs.directory import experiment_config
+from fedfeat.runs.text import flatten
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+CAMPAIGN = Campaign.read(RESULTS / "evidence.yaml")
+ARCHIVE = Archive(CAMPAIGN, RESULTS / "runs")
+FILES = [path for path in (RESULTS / "runs").rglob("*") if path.is_file()]
+# Of runs that differ by seed or point alone, one is composed.
+ARMS = {(cell.study, cell.setting, cell.arm): cell for cell in ARCHIVE.places}
+
+
+def test_pages_and_figures_are_made_from_the_runs_byte_for_byte(tmp_path):
+    for page, text in made(ROOT, tmp_path).items():
+        assert text == (ROOT / page).read_text(), f"{page}: make results"
+    drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert drawn == {path.name: path.read_bytes() for path in (ROOT / "docs" / "figures").iterdir()}
+
+
+def test_a_typed_number_is_found(tmp_path, capsys):
+    for name in ("docs", "results"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "docs").unlink()
+    (tmp_path / "docs").mkdir()
+    for page in ("claims.md", "results.md"):
+        text = (ROOT / "docs" / page).read_text()
+        (tmp_path / "docs" / page).write_text(text.replace("Verdict: **undecided**", "Verdict: **holds**", 1))
+    with pytest.raises(SystemExit) as stop:
+        main(["--root", str(tmp_path), "--check"])
+    assert stop.value.code == 1
+    assert "docs/claims.md would change" in capsys.readouterr().out
+
+
+def test_every_stored_run_is_one_of_the_campaign_and_is_small():
+    known = {RESULTS / "runs" / cell.name for cell in CAMPAIGN.cells()}
+    assert {path.parent for path in FILES} <= known
+    assert sum(path.stat().st_size for path in FILES) < 40e6
+    for cell in ARCHIVE.places:
+        commit = ARCHIVE.run(cell).summary["git_commit"]
+        assert re.fullmatch(r"[0-9a-f]{40}", commit), (cell, commit)
+
+
+def test_no_stored_file_names_a_folder_of_a_machine():
+    # Versions, targets and classes have no slash; keys of metrics have one, and do not begin with it.
+    for path in FILES:
+        assert not re.search(r"(?<![\w.}])/\w+/\w+", path.read_text()), path
+
+
+@pytest.mark.parametrize("cell", ARMS.values(), ids=lambda cell: cell.name)
+def test_a_stored_configuration_composes_today(cell):
+    place = ARCHIVE.places[cell]
+    words = yaml.safe_load((place / "overrides.yaml").read_text())
+    check_words(place, words)
+    today = OmegaConf.to_container(composed(words), resolve=True)
+    today.pop("hydra")
+    stored = yaml.safe_load((place / "config.yaml").read_text())
+    differing = flatten(experiment_config(today), ".").items() ^ flatten(experiment_config(stored), ".").items()
+    # A key that was added since then, and says nothing where it is not set.
+    assert {key for key, value in differing if value is not None} == set()
+
+
+def test_claims_name_studies_settings_and_arms_of_the_campaign():
+    reading, claims = read_claims(RESULTS / "claims.yaml")
+    for claim in claims:
+        arms = {arm for study in claim.studies for arm in CAMPAIGN.studies[study].arms} | {reading.name}
+        assert {claim.rule.arm, claim.rule.against} <= arms | {None}, claim.id
+    assert len({claim.id for claim in claims}) == len(claims)
+    assert set(reading.order) <= set().union(*(CAMPAIGN.studies[study].arms for study in reading.studies))

@@ -1,0 +1,118 @@
+"""Verdicts are functions of the numbers alone."""
+
+import math
+
+import pytest
+import yaml
+
+from fedfeat.errors import ConfigError
+from fedfeat.evidence.claims import Claim, Reading, Rule, overall, read_claims
+from fedfeat.evidence.intervals import Interval
+
+MORE = Rule("a", "b", 0.01, is_lower=True)
+LESS = Rule("a", "b", 0.01, is_lower=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "more", "less"),
+    [
+        (Interval(0.05, 0.02, 0.08, 3), "holds", "does not hold"),
+        (Interval(0.005, 0.002, 0.009, 3), "does not hold", "holds"),
+        (Interval(0.02, 0.0, 0.04, 3), "undecided", "undecided"),
+        (Interval(0.02, 0.01, 0.03, 3), "undecided", "undecided"),  # it touches the bound
+        (Interval(0.05, 0.04, 0.06, 2), "undecided", "undecided"),
+        (Interval(math.inf, 30.0, math.inf, 3), "holds", "does not hold"),
+        (Interval(math.inf, -5.0, math.inf, 3), "undecided", "undecided"),
+        (Interval(math.nan, math.nan, math.nan, 3), "undecided", "undecided"),
+        (None, "undecided", "undecided"),
+    ],
+)
+def test_a_rule_is_decided_by_the_whole_interval(found, more, less):
+    assert MORE.verdict(found) == more
+    assert LESS.verdict(found) == less
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ({"": "holds"}, "holds"),
+        ({"x": "does not hold", "y": "does not hold"}, "does not hold"),
+        ({"x": "holds", "y": "does not hold", "z": "undecided"}, "holds only with x"),
+        ({"x": "holds", "y": "undecided"}, "undecided with y; holds with x"),
+        ({"x": "undecided", "y": "does not hold"}, "undecided with x; does not hold with y"),
+    ],
+)
+def test_settings_are_joined(verdicts, expected):
+    assert overall(verdicts) == expected
+
+
+NUMBERS = {
+    ("x", "a"): {0: 0.9, 1: 0.91, 2: 0.92},
+    ("x", "b"): {0: 0.5, 1: 0.51, 2: 0.52},
+    ("y", "a"): {0: 0.3, 1: 0.31, 2: 0.32},
+    ("y", "b"): {0: 0.5, 1: 0.51, 2: 0.52},
+}
+
+
+def values(studies, setting, arm, quantity):
+    assert (studies, quantity) == (("s",), "global/acc")
+    return NUMBERS.get((setting, arm), {})
+
+
+def claim(rule, settings=("x", "y")):
+    return Claim("id", "group", "claim", "source", "", "protocol", ("s",), settings, "global/acc", rule)
+
+
+def test_a_claim_is_judged_in_every_setting():
+    judged = claim(Rule("a", "b", 0.0, is_lower=True)).judged(values)
+    assert judged.verdict == "holds only with x"
+    assert judged.found["x"].mean == pytest.approx(0.4)
+    alone = claim(Rule("a", None, 0.89, is_lower=True), ("x",)).judged(values)
+    assert alone.found["x"].mean == pytest.approx(0.91)
+    assert alone.verdict == "undecided"  # .91 +- .0248 holds the bound
+    assert claim(Rule("a", "c", 0.0, is_lower=True), ("x",)).judged(values).found == {"x": None}
+
+
+def test_the_reading_is_the_first_that_is_nowhere_far_below_the_best():
+    def chosen(margin, *order):
+        return Reading("r", ("s",), ("x", "y"), "global/acc", order, margin).chosen(values)
+
+    assert chosen(0.3, "b", "a") == "a"  # b is .4 below under x, a .2 below under y
+    assert chosen(0.5, "b", "a") == "b"
+    assert chosen(0.05, "a") == "a"
+    assert chosen(0.3, "a", "c") is None  # c has no runs yet
+    with pytest.raises(StopIteration):
+        chosen(0.1, "a", "b")
+
+
+CLAIM = {
+    "id": "one", "group": "g", "claim": "c", "source": "s", "published": "", "protocol": "p", "studies": ["s"],
+    "quantity": "global/acc", "rule": {"arm": "a", "against": "b", "more_than": 0},
+}  # fmt: skip
+READING = {"name": "r", "studies": [], "settings": [], "quantity": "q", "order": [], "margin": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"stuides": ["s"]}, "claims[0].stuides"),
+        ({"rule": {"arm": "a"}}, "more_than and less_than"),
+        ({"rule": {"arm": "a", "more_than": 0, "less_than": 1}}, "more_than and less_than"),
+        ({"rule": {"arm": "a", "above": 0}}, "claims[0].rule.above"),
+    ],
+)
+def test_a_claim_that_cannot_be_decided_is_refused(tmp_path, change, said):
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump({"reading": READING, "claims": [CLAIM | change]}))
+    with pytest.raises(ConfigError) as error:
+        read_claims(path)
+    assert said in str(error.value)
+
+
+def test_a_claim_without_its_rule_is_refused(tmp_path):
+    path = tmp_path / "claims.yaml"
+    path.write_text(
+        yaml.safe_dump({"reading": READING, "claims": [{k: v for k, v in CLAIM.items() if k != "rule"}]})
+    )
+    with pytest.raises(ConfigError, match="have rule"):
+        read_claims(path)

@@ -1,0 +1,48 @@
+"""Intervals against SciPy's own, and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedfeat.evidence.intervals import difference, mean_interval
+
+
+def test_three_seeds_by_hand():
+    # Mean 2, variance 1, t(2) = 4.302652730: half = 4.302652730 / sqrt(3).
+    found = mean_interval([1.0, 2.0, 3.0])
+    assert found.mean == 2
+    assert found.high - found.mean == pytest.approx(4.302652729749464 / math.sqrt(3), rel=1e-12)
+    assert found.mean - found.low == pytest.approx(found.high - found.mean, rel=1e-12)
+
+
+@pytest.mark.parametrize("number", [2, 3, 7, 30])
+def test_it_is_scipys(number):
+    values = np.random.default_rng(number).normal(size=number)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    found = mean_interval(values.tolist())
+    np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high], rtol=1e-12)
+
+
+def test_a_difference_pairs_seeds_and_leaves_out_those_of_one_alone():
+    one, other = {0: 0.5, 1: 0.7, 2: 0.9, 9: 0.0}, {0: 0.4, 1: 0.5, 2: 0.85, 7: 1.0}
+    expected = stats.ttest_rel([0.5, 0.7, 0.9], [0.4, 0.5, 0.85]).confidence_interval(0.95)
+    found = difference(one, other)
+    assert found.num_seeds == 3
+    assert found.mean == pytest.approx(0.35 / 3)
+    np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high], rtol=1e-12)
+    assert difference({0: 1.0}, {1: 1.0}) is None
+
+
+def test_one_seed_has_a_mean_and_no_interval():
+    assert mean_interval([0.3]) == (0.3, -math.inf, math.inf, 1)
+    with pytest.raises(ValueError, match="at least one"):
+        mean_interval([])
+
+
+def test_what_was_never_reached():
+    inf = math.inf
+    assert difference({0: inf, 1: inf, 2: 40.0}, {0: 50.0, 1: 60.0, 2: 60.0}) == (inf, -20.0, inf, 3)
+    assert difference({0: inf}, {0: inf}).mean == 0
+    assert math.isnan(difference({0: inf, 1: 1.0}, {0: 1.0, 1: inf}).mean)
