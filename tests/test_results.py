@@ -11,7 +11,7 @@ from fedfeat.commands.python import composed
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign import Campaign
 from fedfeat.evidence.claims import read_claims
-from fedfeat.evidence.results_command import main, made
+from fedfeat.evidence.results_command import made, main
 from fedfeat.evidence.stored import check_words
 from fedfeat.runs.directory import experiment_config
 from fedfeat.runs.text import flatten
@@ -69,7 +69,9 @@ def test_a_stored_configuration_composes_today(cell):
     today = OmegaConf.to_container(composed(words), resolve=True)
     today.pop("hydra")
     stored = yaml.safe_load((place / "config.yaml").read_text())
-    differing = flatten(experiment_config(today), ".").items() ^ flatten(experiment_config(stored), ".").items()
+    differing = (
+        flatten(experiment_config(today), ".").items() ^ flatten(experiment_config(stored), ".").items()
+    )
     # A key that was added since then, and says nothing where it is not set.
     assert {key for key, value in differing if value is not None} == set()
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedfeat.evidence.archive import Archive
+from fedfeat.evidence.association import association
 from fedfeat.evidence.claims import Claim, Claims, Judgement, Values
+from fedfeat.evidence.forest import forest
 from fedfeat.evidence.intervals import Interval, mean_interval
 from fedfeat.evidence.pages import Maker
 
@@ -28,7 +30,18 @@ class Parts:
 
     def makers(self) -> dict[str, Maker]:
         """Give all parts by name."""
-        names = ("summary", "claims", "reading", "accuracy", "tuning", "curves", "hours", "commits")
+        names = (
+            "summary",
+            "claims",
+            "reading",
+            "accuracy",
+            "tuning",
+            "curves",
+            "forest",
+            "predicts",
+            "hours",
+            "commits",
+        )
         return {name: getattr(self, f"{name}_part") for name in names}
 
     def summary_part(self) -> str:
@@ -40,14 +53,14 @@ class Parts:
                 _measured(claim, judged),
                 judged.verdict,
             ]
-            for claim, judged in self._judged()
+            for claim, judged in self.judged()
         ]
         return markdown(["claim", "published", "measured", "verdict"], rows)
 
     def claims_part(self) -> str:
         """Give the page of claims: rule and verdict of each, under their headings."""
         lines, group = list[str](), ""
-        for claim, judged in self._judged():
+        for claim, judged in self.judged():
             if claim.group != group:
                 group = claim.group
                 lines += [f"## {group}", ""]
@@ -106,6 +119,34 @@ class Parts:
         save_figure(convergence(curves, y=metric, title=setting), self.figures / f"{name}.png")
         return f"![{name}](figures/{name}.png)\n"
 
+    def forest_part(self, name: str) -> str:
+        """Draw the intervals of all claims about differences of accuracies."""
+        from fedfeat.runs.figures import save_figure
+
+        figure = forest(self.judged())
+        if figure is None:
+            return "No interval is there yet.\n"
+        save_figure(figure, self.figures / f"{name}.png")
+        return f"![{name}](figures/{name}.png)\n"
+
+    def predicts_part(self, studies: str, quantities: str, target: str) -> str:
+        """Say how well each of some quantities predicts another over the arms: rank correlation, p, arms."""
+        rows, settings = [], self._settings(studies, "")
+        for quantity in quantities.split(","):
+            found = [
+                association(self._means(studies, one, quantity), self._means(studies, one, target))
+                for one in settings
+            ]
+            rows.append(
+                [quantity, *(f"{_number(a.rho)} (p {_number(a.p_value)}, {a.num_arms} arms)" for a in found)]
+            )
+        return markdown(["quantity", *settings], rows)
+
+    def _means(self, studies: str, setting: str, quantity: str) -> dict[str, float]:
+        arms = self._arms(studies, "")
+        found = {arm: self.archive.values(studies.split(","), setting, arm, quantity) for arm in arms}
+        return {arm: sum(one.values()) / len(one) for arm, one in found.items() if one}
+
     def hours_part(self) -> str:
         """Say how many runs each study has and how long they took."""
         rows = []
@@ -124,7 +165,8 @@ class Parts:
             counts[commit] = counts.get(commit, 0) + 1
         return ", ".join(f"{commit} ({number})" for commit, number in sorted(counts.items())) + "\n"
 
-    def _judged(self) -> list[tuple[Claim, Judgement]]:
+    def judged(self) -> list[tuple[Claim, Judgement]]:
+        """Decide all claims."""
         values = self._with_reading()
         return [(claim, claim.judged(values)) for claim in self.claims.claims]
 

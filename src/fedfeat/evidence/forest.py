@@ -1,0 +1,50 @@
+"""A picture of intervals: one line per claim and setting, against the bound that decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedfeat.evidence.claims import Claim, Judgement
+from fedfeat.runs.figures import PALETTE, panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLOURS = {"holds": PALETTE[2], "does not hold": PALETTE[1], "undecided": PALETTE[0]}
+_HEIGHT = 0.32  # inches of a line
+
+
+def forest(judged: Sequence[tuple[Claim, Judgement]]) -> Figure | None:
+    """Draw the intervals of claims about differences of accuracies, and their bounds as ticks.
+
+    Args:
+        judged: Claims with what was decided.
+
+    Returns:
+        None where no such claim has an interval yet.
+    """
+    lines = [
+        (f"{claim.id} {setting}".strip(), claim.rule.bound, interval, found.verdicts[setting])
+        for claim, found in judged
+        for setting, interval in found.found.items()
+        if claim.rule.against is not None and interval is not None and math.isfinite(interval.high)
+        and "acc" in claim.quantity
+    ]  # fmt: skip
+    if not lines:
+        return None
+    figure, (axes,) = panels()
+    figure.set_size_inches(figure.get_figwidth(), 1.2 + _HEIGHT * len(lines))
+    for at, (_, bound, interval, verdict) in enumerate(lines):
+        colour = _COLOURS[verdict]
+        axes.plot([interval.low, interval.high], [at, at], color=colour, linewidth=2)
+        axes.plot([interval.mean], [at], "o", color=colour, markersize=5)
+        axes.plot([bound], [at], "|", color="black", markersize=14)
+    axes.set_yticks(range(len(lines)), [name for name, *_ in lines])
+    axes.invert_yaxis()
+    axes.set_xlabel("difference of accuracies, 95 % interval; bars: the bound of the claim")
+    for name, colour in _COLOURS.items():
+        axes.plot([], [], color=colour, linewidth=2, label=name)
+    axes.legend(loc="best", fontsize="small")
+    return figure

@@ -1,0 +1,78 @@
+"""The notebook of results runs on the stored runs alone, and says what their pages say."""
+
+import ast
+import base64
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "notebooks" / "results.ipynb"
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    root = tmp_path_factory.mktemp("notebook")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(root / "runtime"))
+        patch.setenv("IPYTHONDIR", str(root / "ipython"))
+        where = {"metadata": {"path": str(ROOT / "notebooks")}}
+        NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
+    return {cell.id: cell for cell in notebook.cells}
+
+
+def data(cell, kind):
+    (found,) = [output["data"][kind] for output in cell.outputs if kind in output.get("data", {})]
+    return found
+
+
+def text(cell):
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
+def test_the_verdicts_are_those_of_the_page(executed):
+    table = data(executed["verdicts"], "text/markdown")
+    assert table.strip() in (ROOT / "docs" / "results.md").read_text()
+    assert data(executed["archive"], "text/markdown").strip() in (ROOT / "docs" / "results.md").read_text()
+
+
+def test_the_question_is_answered_by_the_stored_numbers(executed):
+    stored = {
+        arm: [
+            json.loads((ROOT / f"results/runs/digits/{arm}/seed_{seed}/summary.json").read_text())["final"][
+                "global/acc"
+            ]
+            for seed in range(3)
+        ]
+        for arm in ("digits_fed2", "digits_fedavg")
+    }
+    for arm, numbers in stored.items():
+        assert f"{arm} {dict(enumerate(numbers))}" in text(executed["values"])
+    ahead = sum(a - b for a, b in zip(*stored.values(), strict=True)) / 3
+    shown = float(re.search(r"Interval\(mean=([-\d.e]+)", text(executed["question"]))[1])
+    assert shown == pytest.approx(ahead, abs=1e-12)
+    assert re.search(r"is more than 0: (holds|does not hold|undecided)", text(executed["question"]))
+
+
+def test_the_curves_are_drawn(executed):
+    assert base64.b64decode(data(executed["curves"], "image/png")).startswith(b"\x89PNG")
+
+
+def test_no_cell_fails_or_warns(executed):
+    for cell in executed.values():
+        for output in cell.get("outputs", ()):
+            assert output["output_type"] != "error"
+            assert "Warning" not in output.get("text", "")
+
+
+def test_it_only_calls_and_keeps_no_outputs():
+    cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
+    lines = "\n".join(line for cell in cells for line in cell.source.splitlines() if not line.startswith("%"))
+    forbidden = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While, ast.Try, ast.If)
+    assert not [ast.unparse(node) for node in ast.walk(ast.parse(lines)) if isinstance(node, forbidden)]
