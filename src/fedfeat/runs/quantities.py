@@ -25,7 +25,8 @@ COSTS = {
 """What reaching something costs, and the column of metrics.csv in which it stands."""
 _LAST = re.compile(r"last([1-9]\d*)/(.+)")
 _OWN_BEST = re.compile(rf"to_own_best/(0?\.\d+|1(?:\.0*)?)/({'|'.join(COSTS)})")
-FORMS = "lastN/METRIC, to_own_best/SHARE/rounds"
+_WITHIN = re.compile(rf"within/({'|'.join(COSTS)})/(\d[\d.e+]*)/(.+)")
+FORMS = "lastN/METRIC, within/COST/AMOUNT/METRIC, to_own_best/SHARE/rounds"
 """Quantities that are computed when they are asked for, beside those that the runs hold."""
 
 
@@ -78,8 +79,9 @@ def measured_numbers(run: Run, wanted: Iterable[str] = ()) -> dict[str, float]:
     Args:
         run: The run.
         wanted: Further quantities, if it has them: ``last<N>/<metric>``, the mean over the last N evaluated rounds
-            (docs/methods.md takes N = 10 for the accuracy at convergence), and ``to_own_best/<share>/<cost>``. Those
-            that a paper published are always among them.
+            (docs/methods.md takes N = 10 for the accuracy at convergence), ``within/<cost>/<amount>/<metric>``, its
+            value in the last evaluated round that has cost no more, and ``to_own_best/<share>/<cost>``. Those that a
+            paper published are always among them.
     """
     summary = run.summary
     ends = {
@@ -115,7 +117,7 @@ def share_of_best(run: Run, share: float) -> dict[str, float]:
 
 def is_computed(name: str) -> bool:
     """Whether a name is that of a quantity which is computed when it is asked for."""
-    return bool(_LAST.fullmatch(name) or _OWN_BEST.fullmatch(name))
+    return any(form.fullmatch(name) for form in (_LAST, _WITHIN, _OWN_BEST))
 
 
 def meant(name: str, known: Iterable[str]) -> str:
@@ -135,9 +137,18 @@ def _computed(run: Run, name: str) -> float | None:
         last = run.metrics[metric].to_numpy(float)[-number:]
         diverged = not_finite_since(run.metrics, metric) is not None
         return float(last.mean()) if diverged or np.isfinite(last).all() else None
+    if found := _WITHIN.fullmatch(name):
+        return _within(run, COSTS[found[1]], float(found[2]), found[3])
     if found := _OWN_BEST.fullmatch(name):
         return share_of_best(run, float(found[1])).get(found[2])
     return None
+
+
+def _within(run: Run, column: str, amount: float, metric: str) -> float | None:
+    if metric not in run.metrics or column not in run.metrics:
+        return None
+    affordable = run.metrics[run.metrics[column] <= amount]
+    return None if affordable.empty else float(affordable[metric].iloc[-1])
 
 
 def _number(value: Any) -> float | None:

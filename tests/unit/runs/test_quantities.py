@@ -42,6 +42,17 @@ def test_any_number_of_last_rounds_may_be_asked_for():
     assert measured_numbers(run, ["last2/a", "last4/a", "last1/b"]) == {"a": 4, "last2/a": 3}
 
 
+@pytest.mark.parametrize(
+    ("amount", "expected"),
+    [("4", None), ("5", 0.1), ("19.5", 0.1), ("2e1", 0.2), ("2.0e+1", 0.2), ("99", 0.3)],
+)
+def test_what_a_budget_buys(amount, expected):
+    run = make({"round": [0, 1, 2], "comm/total_bytes": [5.0, 20.0, 35.0], "global/acc": [0.1, 0.2, 0.3]})
+    name = f"within/bytes/{amount}/global/acc"
+    assert measured_numbers(run, [name]).get(name) == expected
+    assert measured_numbers(run, ["within/bytes/9/none"]).get("within/bytes/9/none") is None
+
+
 def test_a_metric_that_the_last_round_lacks_is_that_of_the_last_which_has_it():
     """Alignment is measured every few rounds."""
     run = make({"round": [0, 1, 2], "align/agreement": [0.2, 0.4, np.nan]}, {"global/acc": 0.5})
