@@ -15,15 +15,18 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from fedfeat.algorithms.fedavg import FedAvgServer
+from fedfeat.commands.python import composed
 from fedfeat.config.annotations import condition, parameters
 from fedfeat.config.rules import check
+from fedfeat.evidence.campaign import Campaign
+from fedfeat.evidence.parts import Parts
 from fedfeat.train import CONFIGS
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
     "README.md",
     "docs/architecture.md",
-    *(f"docs/{name}.md" for name in ("data", "features", "ray", "report", "security", "slurm")),
+    *(f"docs/{name}.md" for name in ("campaigns", "data", "features", "ray", "report", "security", "slurm")),
 )
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 README = TEXTS["README.md"]
@@ -134,6 +137,20 @@ def test_every_command_line_composes(command):
     HydraConfig.instance().set_config(cfg)  # for ${hydra:runtime.cwd}
     plain = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
     check(OmegaConf.to_container(plain, resolve=True))
+
+
+def test_the_campaign_of_the_page_is_one_and_its_runs_compose(tmp_path):
+    (block,) = blocks(TEXTS["docs/campaigns.md"], "yaml")
+    (tmp_path / "mine.yaml").write_text(block)
+    campaign = Campaign.read(tmp_path / "mine.yaml")
+    assert len(campaign.cells()) == 4 + 12
+    for cell in campaign.cells():
+        cfg = composed(campaign.words_of(cell))
+        assert cfg.algorithm.name == cell.arm
+    parts = {
+        name for name in re.findall(r"`(\w+)[^`]*`", TEXTS["docs/campaigns.md"].split("| part | what |")[1])
+    }
+    assert Parts(None, None, None).makers().keys() <= parts
 
 
 def test_there_are_commands_to_compose():
