@@ -86,7 +86,7 @@ class Turn(NamedTuple):
         round_idx: The round, from 0.
         payload: What the server has sent.
         memory: The method's record of the client's last turn, or None before its first.
-        num_steps: Optimizer steps of the fit.
+        num_steps: Optimizer steps of the fit: planned when it begins, made when it uploads.
         lr: Learning rate of the fit.
         device: Where the fit runs.
         class_counts: The client's training examples per class, int64 (C,).

@@ -17,8 +17,8 @@ SMALL = (
 )  # fmt: skip
 
 
-def run(folder, *overrides):
-    """Give all tensors of the last state and of what clients keep, and the records."""
+def steps_of(folder, *overrides):
+    """Give an experiment after its rounds, and where it stood and what happened after each."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("train", [*SMALL, *overrides, f"paths.root={folder}"])
@@ -26,9 +26,14 @@ def run(folder, *overrides):
     try:
         progress, _ = experiment.begin()
         parts = (experiment.plan, experiment.server, experiment.executor, experiment.data, experiment.store)
-        steps = list(run_rounds(*parts, progress))
+        return experiment, list(run_rounds(*parts, progress))
     finally:
         experiment.executor.close()
+
+
+def run(folder, *overrides):
+    """Give all tensors of the last state and of what clients keep, and the records."""
+    experiment, steps = steps_of(folder, *overrides)
     kept = [experiment.store.get(k) for k in experiment.store]
     return tree.tensors([steps[-1][0].state, kept]), [record for _, record in steps]
 

@@ -2,11 +2,13 @@
 
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import scaffold_sketch
 import torch
+from float64_runs import run as run_config
 from harness import LR, SIZES, examples_of, gradient, linear, make_data, parties
 from scaffold_sketch import Control, ScaffoldClient, ScaffoldServer
 
@@ -14,6 +16,7 @@ from fedfeat import tree
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
+from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.models.mlp import mlp
 from fedfeat.server import Server
@@ -345,3 +348,34 @@ def test_a_turn_says_who_when_how_long_and_at_which_rate(tmp_path):
     federation.run()
     steps = {0: 2, 1: 4, 2: 6}  # of 3, 5 and 8 examples
     assert Noting.seen == [(t, k, steps[k], 0.5 * 0.5**t, SIZES[k]) for t in range(2) for k in range(3)]
+
+
+class Counting(ClientModule):
+    """Notes at its uploads how many steps its turns have made."""
+
+    made: ClassVar[dict[int, int]] = {}
+
+    def upload(self, turn, tensors):
+        self.made[turn.client_id] = turn.num_steps
+        return super().upload(turn, tensors)
+
+
+@pytest.mark.filterwarnings("ignore:Total length of:UserWarning")
+@pytest.mark.parametrize("executor", [SerialExecutor, VectorizedExecutor])
+def test_an_upload_knows_the_steps_that_were_made(executor, tmp_path):
+    """A client without examples makes none, though the plan has one for everybody."""
+    Counting.made.clear()
+    data = make_data((4, 0, 5, 1))
+    plan = {"data": data, "batch_size": 2, "local_epochs": 2, "num_rounds": 1, "client": Counting}
+    parties(tmp_path, build_executor=executor, **plan).run()
+    assert Counting.made == {0: 4, 1: 0, 2: 6, 3: 2}
+
+
+def test_also_where_the_trainer_ends_a_fit_early(tmp_path, monkeypatch):
+    made, upload = [], ClientModule.upload
+    monkeypatch.setattr(
+        ClientModule, "upload", lambda self, turn, t: (made.append(turn.num_steps), upload(self, turn, t))[1]
+    )
+    options = ("trainer.limit_train_batches=2", "federation.local_epochs=2", "federation.num_rounds=1")
+    run_config(tmp_path, "algorithm=fedavg", *options)
+    assert made == [4] * 4

@@ -112,6 +112,7 @@ class Worker:
         _seed_global_generators(self.fit_seed(task))
         with quiet():
             self.lightning.fit(module, batches)
+        turn = turn._replace(num_steps=self.lightning.global_step)
         state = optimizer_tensors(self.lightning.optimizers[0]) if keeps else {}
         return self.conclude(module, task, turn, TrainedTensors(module), state)
 

@@ -54,7 +54,11 @@ def fit_stacked(
     begin_fit(worker.lightning, len(batches), len(batches))
     with quiet():
         worker.lightning.fit(module, batches)
-    results = _updates(worker, client, zip(tasks, turns, strict=True), module, batches.sizes.sum(1).tolist())
+    made = [
+        turn._replace(num_steps=int(count))
+        for turn, count in zip(turns, (batches.sizes > 0).sum(1), strict=True)
+    ]
+    results = _updates(worker, client, zip(tasks, made, strict=True), module, batches.sizes.sum(1).tolist())
     by_place = dict(zip(places, results, strict=True))
     return [by_place[place] for place in range(len(places))]
 
