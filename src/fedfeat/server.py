@@ -81,6 +81,17 @@ class AveragingServer(Server):
     def with_params(self, state: Any, params: "Params") -> Any:
         """Give the same state with other averaged tensors, of the same names and shapes."""
 
+    def weights(self, state: Any, client_id: int, num_examples: int) -> "Params | None":
+        """Give what a client weighs in the mean of each tensor, float64: () or, for each of its rows, (n,).
+
+        None where the average is no weighted mean of the numbers that clients have at a place.
+        """
+        return None
+
+    def rows(self, state: Any, client_id: int) -> "Params | None":
+        """Give, for the tensors of which a client has some rows only, where these stand in the whole; None: all."""
+        return None
+
     @abstractmethod
     def broadcast(self, state: Any, client_id: int) -> Weights:
         """Give the weights for one client."""

@@ -22,6 +22,7 @@ from collections.abc import Hashable, Iterable
 from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedfeat.algorithms.paired_mean import PairedMean
@@ -102,16 +103,16 @@ class Fed2Server(AveragingServer):
 
     def broadcast(self, state: Fed2State, client_id: int) -> Weights:
         """Send the shared part and the client's groups."""
-        return Weights(take_rows(state.params, self._rows(state, client_id)))
+        return Weights(take_rows(state.params, self.rows(state, client_id)))
 
     def aggregate(self, state: Fed2State, updates: Iterable[Update]) -> Fed2State:
         """Average; a round without an update changes nothing."""
         shared, groups = WeightedMean(), PairedMean(state.group_of_row, len(state.class_sets))
         for update in updates:
             params = update.payload.params
-            weight = update.num_examples if self.weighting == "samples" else 1
-            shared.add({k: v for k, v in params.items() if k not in state.group_of_row}, weight)
-            groups.add(params, self._group_weights(state, update), self._rows(state, update.client_id))
+            client_id, count = update.client_id, update.num_examples
+            shared.add({k: v for k, v in params.items() if k not in state.group_of_row}, self._weight(count))
+            groups.add(params, self._group_weights(state, client_id, count), self.rows(state, client_id))
         means = groups.result(state.params) | ({} if shared.is_empty else shared.result())
         return state._replace(params={key: means.get(key, old) for key, old in state.params.items()})
 
@@ -127,16 +128,29 @@ class Fed2Server(AveragingServer):
         """Give the state with others of them."""
         return state._replace(params=params)
 
-    def _rows(self, state: Fed2State, client_id: int) -> dict[str, Tensor] | None:
+    def weights(self, state: Fed2State, client_id: int, num_examples: int) -> dict[str, Tensor]:
+        """Give a client's weight in the shared part, and in each row that of its group."""
+        groups = torch.tensor(self._group_weights(state, client_id, num_examples), dtype=torch.float64)
+        weight = torch.tensor(float(self._weight(num_examples)), dtype=torch.float64)
+        return {
+            key: groups[state.group_of_row[key]] if key in state.group_of_row else weight
+            for key in state.params
+        }
+
+    def rows(self, state: Fed2State, client_id: int) -> dict[str, Tensor] | None:
+        """Give where the rows of the client's groups stand; None if they are all of them in order."""
         return rows_of(state.group_of_row, state.class_sets, state.own_sets[client_id])
 
-    def _group_weights(self, state: Fed2State, update: Update) -> list[float]:
-        """Weight of an update for each group; 0 where it does not contribute."""
-        own, counts = set(state.own_sets[update.client_id]), state.counts[update.client_id]
+    def _weight(self, num_examples: int) -> int:
+        return num_examples if self.weighting == "samples" else 1
+
+    def _group_weights(self, state: Fed2State, client_id: int, num_examples: int) -> list[float]:
+        """Weight of a client for each group; 0 where it does not contribute."""
+        own, counts = set(state.own_sets[client_id]), state.counts[client_id]
         weights = []
         for classes, count in zip(state.class_sets, counts, strict=True):
             contributes = classes in own and (self.pairing == "all" or count > 0)
-            by = {"samples": update.num_examples, "uniform": 1, "class_count": count}
+            by = {"samples": num_examples, "uniform": 1, "class_count": count}
             weights.append(float(by[self.group_weighting]) if contributes else 0.0)
         return weights
 

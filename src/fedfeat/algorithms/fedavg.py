@@ -13,6 +13,7 @@ alone, and ``centralized`` has a single client that holds all data.
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from fedfeat.models.policy import is_complete, sent_keys
@@ -57,7 +58,7 @@ class FedAvgServer(AveragingServer):
         """Average; a round without an update changes nothing."""
         mean = WeightedMean()
         for update in updates:
-            mean.add(update.payload.params, update.num_examples if self.weighting == "samples" else 1)
+            mean.add(update.payload.params, self._weight(update.num_examples))
         return state if mean.is_empty else state._replace(params=mean.result())
 
     def global_payload(self, state: FedAvgState) -> Weights | None:
@@ -71,3 +72,12 @@ class FedAvgServer(AveragingServer):
     def with_params(self, state: FedAvgState, params: dict[str, Tensor]) -> FedAvgState:
         """Give the state with other shared tensors."""
         return state._replace(params=params)
+
+    def weights(self, state: FedAvgState, client_id: int, num_examples: int) -> dict[str, Tensor]:
+        """Give a client's weight, the same for all tensors."""
+        return dict.fromkeys(
+            state.params, torch.tensor(float(self._weight(num_examples)), dtype=torch.float64)
+        )
+
+    def _weight(self, num_examples: int) -> int:
+        return num_examples if self.weighting == "samples" else 1
