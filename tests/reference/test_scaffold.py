@@ -1,0 +1,400 @@
+"""SCAFFOLD: Algorithm 1 in NumPy, what it is when controls are zero, and what holds of c in every round."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from executor_cases import run as run_case
+from float64_runs import assert_same, steps_of
+from float64_runs import run as run_config
+from harness import LR, SIZES, make_data, network_of, parties
+from linear_rounds import ZERO, Steps, added, assert_pairs, coefficients, goes_on, mean
+from torch import nn
+
+from fedfeat import tree
+from fedfeat.algorithms.fedavg import FedAvgServer
+from fedfeat.algorithms.fedprox import FedProxClient
+from fedfeat.algorithms.scaffold import Control, Controlled, ScaffoldClient, ScaffoldServer
+from fedfeat.client import ClientModule, joined
+from fedfeat.errors import ConfigError
+from fedfeat.executors.stacked.fit import StackedClients
+from fedfeat.models.mlp import mlp
+from fedfeat.rounds.sampling import sample_stragglers, straggler_steps
+from fedfeat.types import Kept
+
+DOUBLE = {"precision": "64-true"}
+FED2 = "algorithm/server@algorithm.server.average=fed2"
+
+
+def two_layers(dropout=0.0):
+    torch.manual_seed(1)
+    return mlp((4,), 3, hidden=[5], dropout=dropout)
+
+
+def server(weighting="samples", eta_g=1.0):
+    return ScaffoldServer(FedAvgServer(weighting), eta_g)
+
+
+def federation_of(
+    folder, *, option="II", weighting="samples", eta_g=1.0, mu=0.0, decay=0.0, nesterov=False, **plan
+):
+    """Two of three unequal clients a round, 4 full-batch steps each, fewer for stragglers."""
+
+    def client(**arguments):
+        sgd = arguments["optimizer"]
+        optimizer = partial(torch.optim.SGD, **sgd.keywords, weight_decay=decay, nesterov=nesterov)
+        halves, more = ([ScaffoldClient, FedProxClient], {"mu": mu}) if mu else ([ScaffoldClient], {})
+        return joined(halves, **(arguments | {"optimizer": optimizer}), option=option, **more)
+
+    arguments = {"num_rounds": 4, "local_epochs": 4, "cohort_size": 2, "client": client}
+    return parties(folder, server=server(weighting, eta_g), **(arguments | DOUBLE | plan))
+
+
+def by_hand(federation, cohorts, *, option="II", weighting="samples", eta_g=1.0, **solver):
+    """Algorithm 1: x, c and all c_k after each cohort. With option II c_k is the mean of the gradients themselves."""
+    x, c, own = ZERO, ZERO, dict.fromkeys(range(len(SIZES)), ZERO)
+    data, plan, found = federation.data, federation.plan, []
+    weights = np.array(SIZES if weighting == "samples" else (1, 1, 1), dtype=float)
+    for round_idx, cohort in enumerate(cohorts):
+        lr = LR * plan.lr_factor(round_idx, plan.num_rounds)
+        late = sample_stragglers(0, round_idx, cohort, plan.straggler_fraction)
+        ends, before = [], dict(own)
+        for k in cohort:
+            count = straggler_steps(0, round_idx, k, 4, 1) if k in late else 4
+            pull = added((1, c), (-1, own[k]))
+            steps = Steps(data, k, x, count, lr=lr, further=lambda y, pull=pull: pull, **solver)
+            ends.append(steps.end)
+            rule = {name: value for name, value in solver.items() if name != "decay"}
+            a = coefficients(count, lr=lr, **rule)
+            own[k] = steps.gradients[0] if option == "I" else mean(steps.gradients, a)
+        to = mean(ends, weights[list(cohort)])
+        x = added((1 - eta_g, x), (eta_g, to))
+        changes = [(weights[k] / weights.sum(), added((1, own[k]), (-1, before[k]))) for k in cohort]
+        c = added((1, c), *changes)
+        found.append((x, c, dict(own)))
+    return found
+
+
+SETTINGS = {
+    "the paper's": {"weighting": "uniform"},
+    "sample weights": {},
+    "option I": {"option": "I", "weighting": "uniform"},
+    "option I with decay": {"option": "I", "decay": 0.1},
+    "server step": {"eta_g": 1.7},
+    "momentum": {"momentum": 0.9, "weighting": "uniform"},
+    "Nesterov's momentum and decay": {"momentum": 0.5, "nesterov": True, "decay": 0.1},
+    "proximal term": {"mu": 0.6},
+    "proximal term and momentum": {"mu": 0.6, "momentum": 0.7},
+}
+PLANS = {
+    "stragglers": {"straggler_fraction": 0.5},
+    "learning rate": {"lr_factor": lambda round_idx, _: 1 / (1 + round_idx)},
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_rounds_of_some_of_unequal_clients_by_hand(name, plan, tmp_path):
+    setting = SETTINGS[name]
+    federation = federation_of(tmp_path, **setting, **PLANS[plan])
+    steps, records = federation.run()
+    cohorts = [record.cohort for record in records[1:]]
+    assert len(set(cohorts)) > 1
+    expected = by_hand(federation, cohorts, **setting)
+    for step, (x, c, _) in zip(steps[1:], expected, strict=True):
+        assert_pairs(step.state.average.params, x)
+        assert_pairs(step.state.control, c)
+    for k in federation.store:
+        kept = federation.store.get(k)
+        assert isinstance(kept.memory, Control)
+        assert kept.personal == kept.optimizer == {}
+        assert_pairs(kept.memory.control, expected[-1][2][k])
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_the_first_round_is_fedavg_bit_for_bit(option, weighting, tmp_path):
+    plan = {
+        "build_model": partial(two_layers, 0.3),
+        "batch_size": 2,
+        "num_rounds": 1,
+        "local_epochs": 2,
+        "momentum": 0.9,
+    }
+    found = parties(
+        tmp_path / "a", client=partial(ScaffoldClient, option=option), server=server(weighting), **plan
+    )
+    expected = parties(tmp_path / "b", server=FedAvgServer(weighting), **plan)
+    left, right = found.run(), expected.run()
+    assert tree.sha256(left[0][-1].state.average.params) == tree.sha256(right[0][-1].state.params)
+    for name in ("train/loss", "global/loss"):
+        assert left[1][-1].metrics[name] == right[1][-1].metrics[name]
+
+
+def test_one_client_is_alone_in_every_round(tmp_path):
+    """Its c_k is c, so nothing is corrected."""
+    plan = {"data": make_data((9,)), "build_model": two_layers, "batch_size": 2, "num_rounds": 5} | DOUBLE
+    found = parties(tmp_path / "a", client=ScaffoldClient, server=server(), **plan).run()[0]
+    expected = parties(tmp_path / "b", **plan).run()[0]
+    for left, right in zip(found, expected, strict=True):
+        for key, tensor in left.state.average.params.items():
+            torch.testing.assert_close(tensor, right.state.params[key], rtol=0, atol=1e-12)
+    assert max(float(c.abs().max()) for c in found[-1].state.control.values()) > 0.01
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_c_is_the_mean_of_all_c_k_after_every_round(weighting, tmp_path):
+    """Of five clients two take part; those that never have are zero."""
+    data = make_data((3, 5, 8, 2, 6))
+    plan = {
+        "data": data,
+        "build_model": two_layers,
+        "batch_size": 2,
+        "cohort_size": 2,
+        "num_rounds": 5,
+    } | DOUBLE
+    federation = parties(tmp_path, client=ScaffoldClient, server=server(weighting), **plan)
+    weights = [data.num_examples(k) if weighting == "samples" else 1 for k in range(5)]
+    seen = set()
+    for step, record in federation.rounds():
+        seen |= set(record.cohort)
+        for key, tensor in step.state.control.items():
+            kept = [(weights[k], federation.store.get(k).memory.control[key]) for k in federation.store]
+            expected = sum((w * c for w, c in kept), start=torch.zeros_like(tensor)) / sum(weights)
+            torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-13)
+        if len(record.cohort):
+            assert set(federation.store) == seen
+    assert len(seen) > 2
+
+
+class Quadratic(ClientModule):
+    """``F_k(w) = 1/2 mean ||w - x||^2`` for every row w of the weights, and ``1/2 ||b||^2``."""
+
+    def loss(self, batch):
+        layer = self.model.last_layer
+        return (
+            0.5 * ((layer.weight[:, None] - batch[0]) ** 2).sum(-1).mean(1).sum()
+            + 0.5 * layer.bias.square().sum()
+        )
+
+
+class QuadraticScaffold(ScaffoldClient, Quadratic):
+    """The same, corrected."""
+
+
+def test_nothing_moves_from_the_optimum_with_the_right_controls(tmp_path):
+    """Unequal clients and steps; without controls the optimum is left at once."""
+    plan = {
+        "num_rounds": 3,
+        "local_epochs": 3,
+        "straggler_fraction": 0.5,
+        "cohort_size": 2,
+        "lr": 0.2,
+    } | DOUBLE
+    federation = parties(tmp_path, client=QuadraticScaffold, server=server(), **plan)
+    centres = [
+        federation.data.dataset.train.inputs[federation.data.split.train.of(k)].double().mean(0)
+        for k in range(3)
+    ]
+    optimum = sum(n * centre for n, centre in zip(SIZES, centres, strict=True)) / sum(SIZES)
+    start = federation.start()
+    weight, bias = start.state.average.params
+    best = {weight: optimum.repeat(3, 1), bias: torch.zeros(3, dtype=torch.float64)}
+    state = start.state._replace(average=start.state.average._replace(params=best))
+    first = federation.executor.worker.fit(
+        federation.plan.task(0, 0, 3, federation.server.broadcast(state, 0), None)
+    )
+    assert (first.payload.params[weight] - best[weight]).abs().max() > 0.01
+    for k, centre in enumerate(centres):
+        own = {weight: best[weight] - centre, bias: best[bias]}
+        federation.store.put(k, 0, Kept(memory=Control(own)))
+    for step in federation.run(start._replace(state=state))[0]:
+        torch.testing.assert_close(step.state.average.params[weight], best[weight], rtol=0, atol=1e-14)
+        assert step.state.control[weight].abs().max() < 1e-14
+
+
+def test_a_memory_waits_for_its_client(tmp_path):
+    federation = federation_of(tmp_path, num_rounds=6, cohort_size=1)
+    waited = 0
+    kept: dict[int, str] = {}
+    for _, record in federation.rounds():
+        for k in set(kept) - set(record.cohort):
+            assert tree.sha256(federation.store.get(k)) == kept[k]
+            waited += 1
+        kept |= {k: tree.sha256(federation.store.get(k)) for k in record.cohort}
+    assert waited > 3
+    assert len(kept) > 1
+
+
+def test_messages_are_twice_those_of_fedavg_and_hold_what_is_trained_and_shared(tmp_path):
+    plan = {"build_model": two_layers, "cohort_size": 2, "num_rounds": 2}
+    sizes = {}
+    for name, options in (("scaffold", {"client": ScaffoldClient, "server": server()}), ("fedavg", {})):
+        records = parties(tmp_path / name, **plan, **options).run()[1]
+        sizes[name] = [records[-1].metrics[f"comm/{way}_bytes"] for way in ("up", "down")]
+    assert sizes["scaffold"] == [2 * count for count in sizes["fedavg"]] == [2 * 2 * 2 * 43 * 4] * 2
+
+
+def test_nothing_personal_and_no_statistics_have_a_control(tmp_path):
+    def model():
+        torch.manual_seed(3)
+        return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    federation = parties(
+        tmp_path,
+        build_model=model,
+        client=partial(ScaffoldClient, personal=["last"]),
+        server=server(),
+        local_epochs=2,
+    )
+    sent = []
+    aggregate = federation.server.aggregate
+    federation.server.aggregate = lambda state, updates: aggregate(
+        state, (sent.append(u) or u for u in updates)
+    )
+    steps, records = federation.run()
+    scales = {"head.all.0.weight", "head.all.0.bias"}
+    statistics = {f"head.all.0.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
+    for payload in (federation.server.broadcast(steps[-1].state, 0), *(update.payload for update in sent)):
+        assert isinstance(payload, Controlled)
+        assert set(payload.params) == scales | statistics
+        assert set(payload.control) == scales
+    assert federation.server.global_payload(steps[-1].state) is None
+    assert set(federation.store.get(0).personal) == {"head.all.1.weight", "head.all.1.bias"}
+    inputs = federation.data.dataset.train.inputs
+    pooled = sum(inputs[federation.data.split.train.of(k)].mean(0) * n for k, n in enumerate(SIZES)) / sum(
+        SIZES
+    )
+    # Two full batches a round: the mean of the batches has .9^2 and .1 + .09.
+    torch.testing.assert_close(steps[1].state.average.params["head.all.0.running_mean"], 0.19 * pooled)
+    assert records[-1].metrics["personal/acc_mean"] >= 0
+
+
+@pytest.mark.filterwarnings("ignore:Total length of:UserWarning")
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_a_client_that_makes_no_step_changes_nothing_of_c(option, tmp_path):
+    federation = parties(
+        tmp_path,
+        data=make_data((4, 0, 5)),
+        client=partial(ScaffoldClient, option=option),
+        server=server("uniform"),
+    )
+    federation.run()
+    assert all(not c.any() for c in federation.store.get(1).memory.control.values())
+    assert all(c.any() for c in federation.store.get(2).memory.control.values())
+
+
+def test_a_run_goes_on_from_its_middle_with_the_memories(tmp_path):
+    build = partial(federation_of, momentum=0.5, num_rounds=5)
+    assert goes_on(build, tmp_path / "cut", tmp_path / "whole")
+
+
+CASE = ["algorithm=scaffold", "federation.cohort_size=3", "model.dropout=0.3", "federation.num_rounds=3"]
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_forked_processes_give_the_same_to_the_last_bit(option, tmp_path):
+    case = [*CASE, f"algorithm.client.option={option}"]
+    expected = run_case(tmp_path / "serial", case, "serial")
+    assert run_case(tmp_path / "forked", case, "processes", "executor.num_processes=2") == expected
+
+
+STACKED = {
+    "plain": (),
+    "option I": ("algorithm.client.option=I", "partition=quantity_skew"),
+    "proximal": ("algorithm/client=scaffold_fedprox", "algorithm.client.mu=0.1", "scenario=stragglers"),
+    "groups": (FED2, "structure=grouped", "structure.norm_shared=gn1"),
+    "trimmed": (
+        *(FED2, "structure=trimmed", "structure.norm_shared=gn1", "federation.cohort_size=4"),
+        *("partition=subsets", "partition.classes=[[0,1],[0,1],[5,6],[5,6]]"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_whole_runs_of_stacked_clients_are_those_of_serial(name, tmp_path, monkeypatch):
+    fits, end = [], StackedClients.on_train_end
+    monkeypatch.setattr(StackedClients, "on_train_end", lambda self: (fits.append(self), end(self))[1])
+    options = ("algorithm=scaffold", "federation.cohort_size=3", "federation.local_epochs=2", *STACKED[name])
+    expected = run_config(tmp_path / "serial", *options)
+    assert not fits
+    assert_same(run_config(tmp_path / "stacked", *options, "executor=vectorized"), expected)
+    assert fits
+
+
+def test_groups_that_everyone_averages_are_a_grouped_network(tmp_path):
+    """Fed2's mean over all clients by their examples is FedAvg's."""
+    options = ("algorithm=scaffold", "structure=grouped", "federation.cohort_size=2")
+    plain = steps_of(tmp_path / "a", *options)[1][-1][0].state
+    fed2 = steps_of(tmp_path / "b", *options, FED2, "algorithm.server.average.pairing=all")[1][-1][0].state
+    pairs = [(plain.control, fed2.control), (plain.average.params, fed2.average.params)]
+    for expected, found in pairs:
+        assert expected.keys() == found.keys()
+        for key, tensor in expected.items():
+            torch.testing.assert_close(found[key], tensor, rtol=0, atol=1e-12)
+
+
+def holds(experiment, client_id, classes):
+    """Whether a client has an example of some classes."""
+    return experiment.data.class_counts[client_id][list(classes)].sum() > 0
+
+
+@pytest.mark.parametrize("structure", ["grouped", "trimmed"])
+def test_each_group_of_c_is_the_mean_over_those_who_count_in_it(structure, tmp_path):
+    """By examples; a trimmed client has the rows of its groups alone."""
+    options = (FED2, f"structure={structure}", "federation.cohort_size=2", "federation.num_rounds=4")
+    experiment, steps = steps_of(tmp_path, "algorithm=scaffold", *options)
+    state, data = steps[-1][0].state, experiment.data
+    groups, sets, rows_seen = state.average.group_of_row, state.average.class_sets, 0
+    kept = {k: experiment.store.get(k).memory.control for k in experiment.store}
+    assert len(kept) > 2
+    for key, found in state.control.items():
+        if key not in groups:
+            total = sum(data.num_examples(k) * c[key] for k, c in kept.items())
+            torch.testing.assert_close(found, total / data.class_counts.sum(), rtol=0, atol=1e-13)
+            continue
+        places = {k: [g for g, classes in enumerate(sets) if holds(experiment, k, classes)] for k in kept}
+        for row, group in enumerate(groups[key].tolist()):
+            everyone = [k for k in range(4) if holds(experiment, k, sets[group])]
+            total = torch.zeros_like(found[row])
+            for k in set(everyone) & set(kept):
+                own = groups[key].tolist()
+                mine = [r for r, g in enumerate(own) if structure == "grouped" or g in places[k]]
+                total += data.num_examples(k) * kept[k][key][mine.index(row)]
+            if everyone:
+                weight = sum(data.num_examples(k) for k in everyone)
+                torch.testing.assert_close(found[row], total / weight, rtol=0, atol=1e-13)
+                rows_seen += 1
+    assert rows_seen > 20
+
+
+def refused(folder, *overrides):
+    with pytest.raises(ConfigError) as caught:
+        run_config(folder, "algorithm=scaffold", *overrides)
+    return str(caught.value)
+
+
+def test_steps_that_are_no_sums_of_gradients_are_refused(tmp_path):
+    assert refused(tmp_path, "optimizer=adam") == (
+        "optimizer must be SGD, alike for all parameters, for algorithm=scaffold: no other's steps are known sums of "
+        "gradients, but it is 'Adam'."
+    )
+    assert refused(tmp_path, "federation.opt_state=keep") == (
+        "federation.opt_state must be reset for algorithm=scaffold, as momentum of earlier rounds is no gradient of "
+        "this one, but it is 'keep'."
+    )
+    assert refused(tmp_path, "algorithm/client=scaffold_fedprox", "algorithm.client.mu=100") == (
+        "algorithm.client.mu must be below 1 / optimizer.lr = 100 for algorithm=scaffold, but it is 100."
+    )
+
+
+def test_gradients_are_clipped_before_they_are_corrected(tmp_path):
+    """So each c_k is a mean of gradients within the bound, which the gaps between the c_k are not."""
+    options = ("trainer.gradient_clip_val=0.05", "optimizer.momentum=0", "optimizer.lr=0.5")
+    experiment, _ = steps_of(tmp_path, "algorithm=scaffold", *options)
+    kept = [experiment.store.get(k).memory.control for k in experiment.store]
+    norms = [float(torch.cat([c.flatten() for c in own.values()]).norm()) for own in kept]
+    assert len(norms) == 4
+    assert max(norms) <= 0.05 * (1 + 1e-9)
+    assert min(norms) > 0.01
