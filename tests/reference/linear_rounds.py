@@ -24,14 +24,17 @@ class Steps:
 
     Attributes:
         end: Where they lead.
-        gradients: Of the loss with weight decay alone at every step, the first one first.
+        gradients: Of the loss at every step, clipped and with weight decay, the first one first.
     """
 
     def __init__(self, data, client_id, start, num_steps, *, lr=LR, momentum=0.0, nesterov=False, decay=0.0, mu=0.0,
-                 further=lambda y: ZERO):  # fmt: skip
+                 clip=None, further=lambda y: ZERO):  # fmt: skip
         y, velocity, self.gradients = start, ZERO, []
         for _ in range(num_steps):
-            g = added((1, gradient(*y, *examples_of(data, client_id))), (decay, y))
+            raw = gradient(*y, *examples_of(data, client_id))
+            # PyTorch adds 1e-6 to the norm.
+            factor = min(1.0, clip / (np.sqrt(sum((part**2).sum() for part in raw)) + 1e-6)) if clip else 1.0
+            g = added((factor, raw), (decay, y))
             self.gradients.append(g)
             pull = added((mu, y), (-mu, start))
             g = added((1, g), (1, pull), (1, further(y)))
@@ -72,6 +75,5 @@ def goes_on(build, cut_dir, whole_dir, at=2):
     second.store.restore(manifest)
     second.start()
     last = second.run(progress)[0][-1]
-    assert whole.store.get(next(iter(whole.store))) is not None
     kept, expected = ([tree.sha256(party.store.get(k)) for k in party.store] for party in (second, whole))
     return tree.sha256(last.state) == tree.sha256(steps[-1].state) and kept == expected

@@ -7,6 +7,7 @@ steps of SGD, (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) with momentum rho, (
 proximal term mu / 2 ||y - x||^2.
 """
 
+import math
 from typing import NamedTuple
 
 from torch.optim import SGD
@@ -43,6 +44,12 @@ def effective_steps(solver: Solver, num_steps: int, lr: float, mu: float = 0.0) 
     return moved
 
 
+def largest_pull(solver: Solver) -> float:
+    """Give the largest lr * mu with which no a_k is negative: up to there the pull back does not overshoot."""
+    rho = solver.momentum
+    return ((1.0 - rho) / (1.0 + rho)) ** 2 if solver.nesterov else (1.0 - math.sqrt(rho)) ** 2
+
+
 def solver_of(client: ClientModule) -> Solver:
     """Give the optimizer of a client half, an SGD."""
     group = client.configure_optimizers().param_groups[0]
@@ -71,7 +78,10 @@ def check_solver(client: ClientModule, setting: Setting) -> None:
     if setting.keeps_optimizer and solver_of(client).momentum:
         rule = f"be reset for algorithm={setting.algorithm}, as momentum of earlier rounds is no gradient of this one"
         raise ConfigError.rule("federation.opt_state", rule, "keep")
-    mu = proximal_weight(client)
-    if client.base_lr * mu >= 1.0:
-        rule = f"be below 1 / optimizer.lr = {1 / client.base_lr:g} for algorithm={setting.algorithm}"
+    mu, largest = proximal_weight(client), largest_pull(solver_of(client)) / client.base_lr
+    if mu > largest:
+        rule = (
+            f"be at most {largest:.3g} for algorithm={setting.algorithm} with this optimizer.lr and momentum, as with "
+            "more some gradients would count against the others"
+        )
         raise ConfigError.rule("algorithm.client.mu", rule, mu)
