@@ -109,7 +109,8 @@ class ScaffoldClient(ClientModule):
         if not gradient_clip_val:
             return
         own, correction = dict(self.model.named_parameters()), self.correction.named_tensors()
-        pairs = [(own[name].grad, correction[name]) for name in self._trained if own[name].grad is not None]
+        gradients = [(name, own[name].grad) for name in self._trained]
+        pairs = [(gradient, correction[name]) for name, gradient in gradients if gradient is not None]
         for gradient, added in pairs:
             gradient.sub_(added)
         self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
