@@ -63,6 +63,10 @@ class Server(ABC):
     def global_payload(self, state: Any) -> Any | None:
         """Give the payload that makes a client module the server's model, or None where there is no such model."""
 
+    def further_payloads(self, state: Any) -> dict[str, Any]:
+        """Give other models of the server by name, which are scored beside the first: ``global/<name>_acc``."""
+        return {}
+
     def newcomer_payload(self, state: Any) -> Any | None:
         """Give what a client receives that has never taken part, or None where there is nothing for it."""
         return self.global_payload(state)

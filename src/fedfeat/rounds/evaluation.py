@@ -104,6 +104,21 @@ def evaluate_global(
     return metrics, by_client, {int(k): float(losses[k]) for k in present}
 
 
+def evaluate_further(
+    executor: Executor, data: FederatedData, payloads: Mapping[str, Any], num_examples: np.ndarray
+) -> dict[str, float]:
+    """Evaluate more models of the server as `evaluate_global` and `evaluate_validation` do: ``global/<name>_acc``."""
+    found: dict[str, float] = {}
+    for name, payload in payloads.items():
+        metrics = evaluate_global(executor, data, payload, num_examples)[0]
+        metrics |= evaluate_validation(executor, payload) if data.num_val else {}
+        parts = ((kind, what) for kind in ("global", "val") for what in ("acc", "loss"))
+        found |= {
+            f"{k}/{name}_{what}": metrics[f"{k}/{what}"] for k, what in parts if f"{k}/{what}" in metrics
+        }
+    return found
+
+
 def client_rows(
     of_global: tuple[Mapping[int, float], Mapping[int, float]],
     personal: Mapping[int, Mapping[str, float]],

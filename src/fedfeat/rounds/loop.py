@@ -13,6 +13,7 @@ from fedfeat.features.diagnostics import align
 from fedfeat.rounds.evaluation import (
     Evaluation,
     client_rows,
+    evaluate_further,
     evaluate_global,
     evaluate_validation,
     summarise_clients,
@@ -210,15 +211,14 @@ class _Loop:
         metrics: dict[str, float] = {}
         accuracies, losses = dict[int, float](), dict[int, float]()
         observed: dict[str, tuple[float, ...]] = {}
-        payload = self.server.global_payload(state)
+        payload, where = self.server.global_payload(state), (self.executor, self.data)
         if payload is not None:
-            metrics, accuracies, losses = evaluate_global(
-                self.executor, self.data, payload, self.num_examples
-            )
+            metrics, accuracies, losses = evaluate_global(*where, payload, self.num_examples)
             if self.data.num_val:
                 metrics |= evaluate_validation(self.executor, payload)
             observed = {name: tuple(v.tolist()) for name, v in self.executor.observe(payload).items()}
             metrics |= summarise_observed(observed)
+        metrics |= evaluate_further(*where, self.server.further_payloads(state), self.num_examples)
         personal = self._own_scores(state, range(self.plan.num_clients)) if self.plan.personal else {}
         final = self._final_scores(state) if self.plan.ends(round_idx) else {}
         for prefix, found in (("personal", personal), ("local_pre_agg", tally.turns), ("final_all", final)):

@@ -7,6 +7,7 @@ from fedfeat.data import transforms
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import IndexTestParts, Parts
 from fedfeat.rounds.evaluation import (
+    evaluate_further,
     evaluate_global,
     summarise_clients,
     summarise_observed,
@@ -100,3 +101,13 @@ def test_clients_weigh_by_training_examples_or_where_data_are_pooled_by_test_exa
     assert accuracies == {0: 1.0, 1: 0.0, 2: 0.0}
     assert metrics["global/client_acc_mean"] == pytest.approx(1 / 3)
     assert metrics["global/client_acc_weighted"] == pytest.approx(weights[0] / sum(weights))
+
+
+def test_further_models_are_scored_under_their_names():
+    assert evaluate_further(Fixed(), make_data(), {}, np.array([3, 5, 8])) == {}
+    found = evaluate_further(Fixed(), make_data(), {"one": None, "two": None}, np.array([3, 5, 8]))
+    assert found == {
+        name: value
+        for one in ("one", "two")
+        for name, value in ((f"global/{one}_acc", 0.5), (f"global/{one}_loss", 2.5))
+    }
