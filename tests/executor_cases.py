@@ -48,6 +48,9 @@ CASES = {
     ],
     "fedavg_adam": ["algorithm=fedavg", "optimizer=adam", "optimizer.lr=0.01", "~optimizer.momentum"],
     "fedprox": ["algorithm=fedprox", "algorithm.client.mu=0.5"],
+    "scaffold": ["algorithm=scaffold", "federation.cohort_size=3", "model.dropout=0.3", *KEPT],
+    "fednova": ["algorithm=fednova", "scenario.straggler_fraction=0.5", *KEPT],
+    "feddyn": ["algorithm=feddyn", "federation.cohort_size=3", "federation.ram_budget_mb=0", *KEPT],
     "restricted": ["algorithm=fedavg_restricted"],
     "personal_head": [
         "algorithm=fedavg",

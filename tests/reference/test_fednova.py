@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from executor_cases import run as run_case
 from float64_runs import assert_same, steps_of
 from float64_runs import run as run_config
 from harness import LR, SIZES, make_data, network_of, parties
@@ -216,15 +215,6 @@ def test_statistics_are_averaged_and_what_is_personal_stays(tmp_path):
 
 def test_a_run_goes_on_from_its_middle(tmp_path):
     assert goes_on(partial(federation_of, momentum=0.5, num_rounds=5), tmp_path / "cut", tmp_path / "whole")
-
-
-CASE = ["algorithm=fednova", "federation.cohort_size=3", "model.dropout=0.3", "federation.num_rounds=3"]
-
-
-def test_forked_processes_give_the_same_to_the_last_bit(tmp_path):
-    case = [*CASE, "scenario=stragglers"]
-    expected = run_case(tmp_path / "serial", case, "serial")
-    assert run_case(tmp_path / "forked", case, "processes", "executor.num_processes=2") == expected
 
 
 STACKED = {

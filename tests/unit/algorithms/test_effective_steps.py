@@ -51,3 +51,17 @@ def test_up_to_the_largest_pull_no_gradient_counts_against_the_others(rho, neste
 
     assert smallest(largest_pull(solver)) > -1e-12
     assert smallest(1.3 * largest_pull(solver)) < -1e-9
+
+
+@pytest.mark.parametrize(("rho", "mu", "num_steps"), [(0.9, 0.005, 100), (0.9, 0.5, 20), (0.5, 0.5, 10)])
+def test_of_momentum_with_the_term_jywa_fednova_has_another_norm_than_its_steps_carry(rho, mu, num_steps):
+    """Its term goes into the momentum buffer, and its recursion of the norm makes 1.1 to 1.7 times of it."""
+    lr = 0.02
+    moved = buffer = power = norm = 0.0
+    for _ in range(num_steps):
+        buffer = rho * buffer + 1 - lr * mu * moved
+        moved += buffer
+        power = rho * power + 1
+        norm = (norm + power) * (1 - lr * mu) + 1
+    assert moved == pytest.approx(effective_steps(Solver(rho), num_steps, lr, mu), rel=1e-12)
+    assert 1.1 < norm / moved < 1.8
