@@ -13,8 +13,6 @@ import yaml
 from slurm_cluster import Cluster, missing
 
 from fedfeat.commands.python import composed
-from fedfeat.evidence.campaign import Campaign
-from fedfeat.evidence.queue import Queue
 from fedfeat.runs.directory import experiment_config
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "campaign.py"
@@ -173,20 +171,6 @@ def test_words_for_all_runs_change_no_number(campaign, tmp_path, words, said):
     code, _, err = call(campaign(), tmp_path, *words)
     assert code == 2
     assert said in err
-
-
-def test_a_diverged_point_is_never_chosen(campaign, tmp_path):
-    campaign()
-    queue = Queue(Campaign.read(tmp_path / "file.yaml"), tmp_path / "runs", tmp_path / "kept")
-    for point, numbers in (("still", "0.3 0.3"), ("fast", "0.9 nan")):
-        place = tmp_path / "kept" / "tune" / "average" / point / "seed_100"
-        place.mkdir(parents=True)
-        (place / "summary.json").write_text("{}")
-        (place / "config.yaml").write_text("{}")
-        rows = "".join(f"{at},{number}\n" for at, number in enumerate(numbers.split()))
-        (place / "metrics.csv").write_text(f"round,val/acc\n{rows}")
-    cell = next(cell for cell in queue.campaign.cells() if cell.study == "run")
-    assert "optimizer.lr=1e-9" in queue.words(cell)
 
 
 @pytest.mark.slow

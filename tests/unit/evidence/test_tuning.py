@@ -1,0 +1,71 @@
+"""What an arm is tuned to, by validation accuracy alone; and what makes a finished run the one that is asked for."""
+
+import pytest
+import yaml
+
+from fedfeat.errors import ConfigError
+from fedfeat.evidence.campaign import Cell
+from fedfeat.evidence.stored import check_words
+from fedfeat.evidence.tuning import chosen_point, point_scores
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Write the metrics of a run; give its cell and folder."""
+
+    def make(point, val, test=0.5, seed=0):
+        folder = tmp_path / point / str(seed)
+        folder.mkdir(parents=True)
+        rows = "".join(f"{at},{value},{test}\n" for at, value in enumerate(val))
+        (folder / "metrics.csv").write_text(f"round,val/acc,global/acc\n{rows}")
+        return Cell("tune", "", "arm", point, seed), folder
+
+    return make
+
+
+def test_the_last_three_evaluations_decide_and_no_test_data(place):
+    places = dict(
+        [
+            place("early", [0.9, 0.9, 0.1, 0.2, 0.3], test=0.9),
+            place("late", [0.1, 0.1, 0.2, 0.3, 0.4], test=0.1),
+        ]
+    )
+    assert point_scores(places) == {"early": pytest.approx(0.2), "late": pytest.approx(0.3)}
+    assert chosen_point(places) == "late"
+
+
+def test_seeds_are_averaged_and_the_first_among_equals_is_taken(place):
+    one = [
+        place("a", [0.2] * 3),
+        place("a", [0.6] * 3, seed=1),
+        place("b", [0.5] * 3),
+        place("b", [0.3] * 3, seed=1),
+    ]
+    assert point_scores(dict(one)) == {"a": pytest.approx(0.4), "b": pytest.approx(0.4)}
+    assert chosen_point(dict(one)) == "a"
+
+
+@pytest.mark.parametrize("broken", ["nan", "inf", ""])
+def test_a_point_that_diverged_is_never_chosen(place, broken):
+    places = dict([place("wild", [0.9, 0.9, broken]), place("calm", [0.1] * 3)])
+    assert chosen_point(places) == "calm"
+    assert point_scores(places)["wild"] == float("-inf")
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "named"),
+    [
+        (["a=1", "b=2"], ["b=2", "a=1"], None),
+        (["a=1", "executor=serial", "federation.checkpoint_every=1"], ["a=1", "executor=processes"], None),
+        (["a=1"], ["a=1", "b=2"], "b=2"),
+        (["a=1", "b=2"], ["a=1"], "b=2"),
+        (["a=1"], ["a=2"], "a=1 and a=2"),
+    ],
+)
+def test_a_run_is_the_one_that_is_asked_for_by_the_words_that_fix_numbers(tmp_path, made, asked, named):
+    (tmp_path / "overrides.yaml").write_text(yaml.safe_dump(made))
+    if named is None:
+        check_words(tmp_path, asked)
+        return
+    with pytest.raises(ConfigError, match=f"but {named} stands in one of the two only"):
+        check_words(tmp_path, asked)
