@@ -165,11 +165,9 @@ def by_position(group_of_row, sets, own):
     return rows_of(group_of_row, sets, sets[: len(own)])
 
 
-def over_everyone(self, state, update):
-    weights = {"samples": update.num_examples, "uniform": 1}[self.group_weighting]
-    return [
-        float(weights) if classes in state.own_sets[update.client_id] else 0.0 for classes in state.class_sets
-    ]
+def over_everyone(self, state, client_id, num_examples):
+    weights = {"samples": num_examples, "uniform": 1}[self.group_weighting]
+    return [float(weights) if classes in state.own_sets[client_id] else 0.0 for classes in state.class_sets]
 
 
 ADD, RESULT, GROUP_ROWS, MEAN = PairedMean.add, PairedMean.result, GroupedNetwork.group_rows, WeightedMean.add

@@ -308,6 +308,7 @@ def test_each_group_of_h_is_the_mean_over_those_who_count_in_it(structure, tmp_p
             for (before, _), (after, record) in pairwise(steps):
                 if not set(record.cohort) & set(everyone):
                     assert torch.equal(before.state.theta[key][row], after.state.theta[key][row])
+                    assert torch.equal(before.state.theta[key][row], after.state.average.params[key][row])
                     still += 1
     assert still
 

@@ -47,6 +47,7 @@ METHODS = {
     "fed2": ("algorithm=fed2", "model.hidden=[8,6]", "algorithm.server.group_weighting=class_count"),
     "psi_net": ("algorithm=psi_net", "model.hidden=[8,6]", "partition=dirichlet", "partition.alpha=0.1"),
     "local": ("algorithm=local", "federation.opt_state=keep", "federation.checkpoint_every=2"),
+    "scaffold": ("algorithm=scaffold", "federation.ram_budget_mb=0.001"),
 }
 KILLS = 3  # per method
 # Where a process is killed just before the n-th call: name -> largest n, above the number of calls that a run makes
