@@ -379,6 +379,51 @@ def test_each_group_of_c_is_the_mean_over_those_who_count_in_it(structure, tmp_p
     assert rows_seen > 20
 
 
+def with_controls(federation, numbers):
+    """Where a run stands before the first round if c and all c_k are not zero but the weights of a network."""
+    start = federation.start()
+    keys = list(start.state.control)
+    first = {key: torch.tensor(part) for key, part in zip(keys, numbers, strict=True)}
+    for k in range(len(SIZES)):
+        federation.store.put(k, 0, Kept(memory=Control(first)))
+    return start._replace(state=start.state._replace(control=first))
+
+
+@pytest.mark.parametrize("cohort_size", [2, 3])
+def test_controls_that_start_as_niid_bench_has_them(cohort_size, tmp_path):
+    """As the weights of a network (experiments.py): where all take part the first round makes good for it, else not."""
+    draw = np.random.default_rng(0)
+    weights = (draw.normal(size=(3, 4)), draw.normal(size=3))
+    plan = {"cohort_size": cohort_size, "num_rounds": 3}
+    expected = federation_of(tmp_path / "zero", **plan).run()[0]
+    found = federation_of(tmp_path / "weights", **plan)
+    found = found.run(with_controls(found, weights))[0][1:]
+    pairs = [
+        (f.state.average.params, e.state.average.params) for f, e in zip(found, expected[1:], strict=True)
+    ]
+    gaps = [
+        max(float((left[key] - tensor).abs().max()) for key, tensor in right.items()) for left, right in pairs
+    ]
+    assert gaps[0] < 1e-14
+    assert max(gaps[1:]) < 1e-12 if cohort_size == 3 else min(gaps[1:]) > 0.1
+
+
+@pytest.mark.parametrize(("relative", "decay"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.5)])
+def test_the_control_of_feddyns_code_is_the_mean_gradient_of_equal_clients_at_a_constant_rate_alone(
+    relative, decay
+):
+    """It steps with c / (relative size), but takes c off, and divides by the first round's rate (utils_methods.py)."""
+    data, start = make_data(), (np.full((3, 4), 0.1), np.zeros(3))
+    c, own = (np.full((3, 4), 0.3), np.full(3, -0.2)), (np.full((3, 4), -0.1), np.full(3, 0.4))
+    pull = added((1 / relative, c), (-1, own))
+    steps = Steps(data, 2, start, 4, lr=decay * LR, further=lambda y: pull)
+    theirs = added((1, own), (-1, c), (1 / (4 * LR), start), (-1 / (4 * LR), steps.end))
+    true = mean(steps.gradients, np.ones(4))
+    gap = max(np.abs(left - right).max() for left, right in zip(theirs, true, strict=True))
+    assert (gap < 1e-13) == (relative == decay == 1.0)
+    assert gap < 1e-13 or gap > 0.05
+
+
 def refused(folder, *overrides):
     with pytest.raises(ConfigError) as caught:
         run_config(folder, "algorithm=scaffold", *overrides)
