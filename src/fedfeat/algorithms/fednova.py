@@ -3,7 +3,7 @@
     server: x <- initial model;  each round: S <- sample clients
             for k in S:  send x;  receive y_k, ||a_k||_1, tau_k
             d_k <- (x - y_k) / (lr * ||a_k||_1);  p_k <- n_k / (sum over S of n_j)
-            x <- x - lr * tau_eff * sum over S of p_k d_k,  tau_eff = sum over S of p_k tau_k              (Eq. 8)
+            x <- x - lr * tau_eff * sum over S of p_k d_k,  tau_eff = sum over S of p_k tau_k
     client: any steps with  x - y_k = lr * sum of a_k's entries times gradients;  return y_k, ||a_k||_1, tau_k
 
 tau_k is ||a_k||_1, but with a proximal term what that would be without it, so for SGD the number of steps. The learning
