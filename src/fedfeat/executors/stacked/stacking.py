@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+
+from fedfeat.models.twin import Twin
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -74,23 +77,30 @@ class DropoutCall(NamedTuple):
         layer: The layer.
         shape: Of one example of its input.
         dtype: Of its input.
+        aside: In which pass of a `Twin`, from 1; 0 in none. What such a pass draws is drawn again after it.
     """
 
     layer: nn.Module
     shape: tuple[int, ...]
     dtype: torch.dtype
+    aside: int = 0
 
 
 def dropout_calls(module: nn.Module, run: Callable[[], Any]) -> list[DropoutCall]:
     """List the calls of dropout layers that draw something while ``run`` runs, in their order."""
     calls: list[DropoutCall] = []
+    twins = [part for part in module.modules() if isinstance(part, Twin)]
+    within = {layer for twin in twins for layer in twin.modules()}
+    passes: list[Twin] = []
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if layer.training:
-            calls.append(DropoutCall(layer, tuple(inputs[0].shape[1:]), inputs[0].dtype))
+            aside = len(passes) if layer in within else 0
+            calls.append(DropoutCall(layer, tuple(inputs[0].shape[1:]), inputs[0].dtype, aside))
 
     layers = [layer for layer in module.modules() if isinstance(layer, _DROPOUT)]
     handles = [layer.register_forward_pre_hook(note) for layer in layers]
+    handles += [twin.register_forward_pre_hook(lambda twin, _: passes.append(twin)) for twin in twins]
     try:
         run()
     finally:
@@ -130,9 +140,13 @@ class DropoutMasks:
         ]
         for index, size in enumerate(sizes if self._calls else ()):
             self._generator.set_state(self._states[index])
-            for masks, (layer, shape, dtype) in zip(drawn, self._calls, strict=True):
-                ones = torch.ones((size, *shape), dtype=dtype, device=place)
-                masks[index, :size] = type(layer).forward(layer, ones)
+            for aside, calls in groupby(zip(drawn, self._calls, strict=True), key=lambda pair: pair[1].aside):
+                before = self._generator.get_state()
+                for masks, call in calls:
+                    ones = torch.ones((size, *call.shape), dtype=call.dtype, device=place)
+                    masks[index, :size] = type(call.layer).forward(call.layer, ones)
+                if aside:
+                    self._generator.set_state(before)
             self._states[index] = self._generator.get_state()
         return drawn
 
@@ -164,9 +178,11 @@ class Objective(nn.Module):
         self.calls, self.unused = calls, frozenset(unused)
         self._waiting: list[Tensor] = []
         # Kept, for a compiled step is only good for the very functions that it was made from.
-        self._forms: dict[nn.Module, Callable[[Tensor], Tensor]] = {
+        self._forms: dict[nn.Module, Callable[..., Tensor]] = {
             layer: partial(_linear, layer) for layer in client.modules() if type(layer) is nn.Linear
-        } | {call.layer: self._masked for call in calls}
+        }
+        self._forms |= {call.layer: self._masked for call in calls}
+        self._forms |= {twin: twin.run for twin in client.modules() if isinstance(twin, Twin)}
 
     def forward(self, inputs: Tensor, labels: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
         """Loss, a scalar, of inputs (B, ...) and labels (B,), with the mask (B, ...) of each call of dropout."""
