@@ -28,6 +28,7 @@ POOL = [
     "+pool.models.deep={_target_:fedfeat.models.mlp.mlp,_partial_:true,hidden:[8,6],dropout:0.2}",
     "+pool.models.wide={_target_:fedfeat.models.mlp.mlp,_partial_:true,hidden:[16]}",
 ]  # fmt: skip
+OWN = ["federation.cohort_size=3", "federation.evaluate_local=true", "federation.final_epochs=1", *KEPT]
 GROUPS = ["structure.depth=1", "partition=n_classes", "partition.classes_per_client=2", "~partition.min_size"]
 IMAGES = ["data.loader.shape=[1,8,8]", "model=digits_cnn", "~model.hidden"]
 
@@ -64,6 +65,7 @@ CASES = {
     "psi_net_paired": ["algorithm=psi_net", "structure.boundary_pairing=paired", *GROUPS, *IMAGES, *KEPT],
     "fedfusion": ["algorithm=fedfusion_conv", "federation.evaluate_local=true", *IMAGES],
     "fedrep": ["algorithm=fedrep", "algorithm.client.head_epochs=1", "federation.evaluate_local=true", *KEPT],
+    "ditto": ["algorithm=ditto", "model.dropout=0.3", *OWN],
     "fedhenn": ["algorithm=fedhenn", *HENN],
     "fedhenn_hetero": [
         "algorithm=fedhenn_hetero",

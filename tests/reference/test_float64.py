@@ -23,6 +23,7 @@ TIGHT = 1e-12
 
 METHODS = {
     "centralized": (),
+    "ditto": (),
     "fed2": (),
     "psi_net": (),
     "fedavg": ("diagnostics=alignment", "partition.val_fraction=0.2"),

@@ -66,6 +66,7 @@ AGREE = {
     "fusion and fedprox": ("algorithm=fedfusion_conv", "algorithm/client=fedfusion_fedprox"),
     "ot_fusion": ("algorithm=ot_fusion", "partition=iid"),
     "last personal": ("algorithm=fedavg", "algorithm.client.personal=[last]", "diagnostics=alignment"),
+    "ditto": ("algorithm=ditto", "federation.evaluate_local=true"),
     "biases spared": ("algorithm=local", "optimizer=sgd_sparing_biases", "optimizer.weight_decay=0.3"),
 }
 
