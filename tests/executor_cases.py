@@ -65,6 +65,7 @@ CASES = {
     "psi_net_paired": ["algorithm=psi_net", "structure.boundary_pairing=paired", *GROUPS, *IMAGES, *KEPT],
     "fedfusion": ["algorithm=fedfusion_conv", "federation.evaluate_local=true", *IMAGES],
     "fedrep": ["algorithm=fedrep", "algorithm.client.head_epochs=1", "federation.evaluate_local=true", *KEPT],
+    "apfl": ["algorithm=apfl", "algorithm.client.adaptive=true", "model.dropout=0.3", *OWN],
     "ditto": ["algorithm=ditto", "model.dropout=0.3", *OWN],
     "fedhenn": ["algorithm=fedhenn", *HENN],
     "fedhenn_hetero": [

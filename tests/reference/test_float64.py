@@ -23,6 +23,7 @@ TIGHT = 1e-12
 
 METHODS = {
     "centralized": (),
+    "apfl": ("algorithm.client.adaptive=true",),
     "ditto": (),
     "fed2": (),
     "psi_net": (),

@@ -67,6 +67,7 @@ AGREE = {
     "ot_fusion": ("algorithm=ot_fusion", "partition=iid"),
     "last personal": ("algorithm=fedavg", "algorithm.client.personal=[last]", "diagnostics=alignment"),
     "ditto": ("algorithm=ditto", "federation.evaluate_local=true"),
+    "apfl": ("algorithm=apfl", "algorithm.client.adaptive=true", "federation.evaluate_local=true"),
     "biases spared": ("algorithm=local", "optimizer=sgd_sparing_biases", "optimizer.weight_decay=0.3"),
 }
 

@@ -1,0 +1,184 @@
+"""APFL through the real loop: by hand, at both ends of alpha, and planted bugs."""
+
+import pytest
+import torch
+from harness import SIZES, sample_cohort
+from personal_rounds import (
+    EPOCHS,
+    LR,
+    NAMES,
+    ROUNDS,
+    ByHand,
+    Sgd,
+    assert_resumes,
+    assert_stacks,
+    check,
+    federation_of,
+    initial,
+    network,
+    of,
+    slopes,
+)
+
+from fedfeat import tree
+from fedfeat.algorithms import apfl
+from fedfeat.algorithms.apfl import APFLClient, MixedModel
+from fedfeat.client import ClientModule
+from fedfeat.params import WeightedMean
+
+ALPHA = 0.3
+
+
+def mixed(alpha, v, w):
+    return {name: alpha * v[name] + (1 - alpha) * w[name] for name in NAMES}
+
+
+class Apfl(ByHand):
+    """v and alpha are kept; an own optimizer each for v and w."""
+
+    def __init__(self, alpha=ALPHA, adaptive=False):
+        self.alpha, self.adaptive = alpha, adaptive
+
+    def kept(self, memory):
+        return memory or (initial(), torch.tensor(self.alpha).double())
+
+    def turn(self, w, memory, x, y, steps):
+        v, alpha = self.kept(memory)
+        if self.adaptive:
+            slope = slopes(mixed(alpha, v, w), x, y)
+            along = sum(((v[name] - w[name]) * slope[name]).sum() for name in NAMES)
+            alpha = (alpha - LR * along).clamp(0, 1)
+        own, (first, second) = w, (Sgd(), Sgd())
+        for _ in range(steps):
+            slope = slopes(mixed(alpha, v, own), x, y)
+            v, own = (
+                first.step(v, {name: alpha * slope[name] for name in NAMES}),
+                second.step(own, slopes(own, x, y)),
+            )
+        return own, (v, alpha), mixed(alpha, v, own)
+
+    def own(self, w, memory, x, y):
+        v, alpha = self.kept(memory)
+        return mixed(alpha, v, w)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_rounds_by_hand(adaptive, tmp_path):
+    federation, _ = check(tmp_path, Apfl(adaptive=adaptive), of(APFLClient, alpha=ALPHA, adaptive=adaptive))
+    found = {float(federation.store.get(k).memory.alpha) for k in range(3)}
+    assert len(found) == (3 if adaptive else 1)
+
+
+@pytest.mark.parametrize("part", [2, 3])
+def test_alpha_does_not_depend_on_the_parts_that_examples_are_passed_in(part, tmp_path, monkeypatch):
+    monkeypatch.setattr(apfl, "_PART", part)
+    check(tmp_path, Apfl(adaptive=True), of(APFLClient, alpha=ALPHA, adaptive=True))
+
+
+HARD = {"batch_size": 3, "build_model": lambda: network(0.4), "precision": "32-true", "keep_optimizer": True}
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_the_global_track_is_fedavg_bit_for_bit(alpha, tmp_path):
+    found = federation_of(tmp_path / "a", of(APFLClient, alpha=alpha), **HARD)
+    fedavg = federation_of(tmp_path / "b", of(ClientModule), **HARD)
+    for (mine, _), (its, _) in zip(found.rounds(), fedavg.rounds(), strict=True):
+        assert tree.sha256(mine.state) == tree.sha256(its.state)
+
+
+def test_with_alpha_0_the_own_model_is_fedavgs(tmp_path):
+    federation = federation_of(tmp_path, of(APFLClient, alpha=0.0), **HARD)
+    records = federation.run()[1]
+    for record in records:
+        for row in record.clients:
+            assert (row.personal_acc, row.personal_loss) == (row.global_acc, row.global_loss)
+    assert len({record.metrics["global/loss"] for record in records}) == ROUNDS + 1
+
+
+def test_with_alpha_1_clients_learn_alone_bit_for_bit(tmp_path):
+    """With the batches and the dropout masks of local learning."""
+    found = federation_of(tmp_path / "a", of(APFLClient, alpha=1.0), **HARD)
+    local = federation_of(tmp_path / "b", of(ClientModule, personal=["all"]), **HARD)
+    records, others = found.run()[1], local.run()[1]
+    for k in range(3):
+        assert tree.sha256(found.store.get(k).memory.params) == tree.sha256(local.store.get(k).personal)
+    for mine, its in zip(records, others, strict=True):
+        for name in ("personal/acc_mean", "local_pre_agg/acc_mean"):
+            assert mine.metrics.get(name) == its.metrics.get(name)
+
+
+def test_alpha_stays_between_0_and_1(tmp_path):
+    """A rate at which it would leave."""
+    federation = federation_of(tmp_path, of(APFLClient, adaptive=True), lr=30.0, momentum=0.0)
+    federation.run()
+    found = [float(federation.store.get(k).memory.alpha) for k in federation.store]
+    assert all(0 <= alpha <= 1 for alpha in found)
+    assert {0.0, 1.0} & set(found)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_messages_are_those_of_fedavg_and_the_work_is_twice_as_much(adaptive, tmp_path):
+    """43 numbers of 8 bytes each way; 170 FLOPs for each model, once more for an adaptive alpha."""
+    last = federation_of(tmp_path, of(APFLClient, adaptive=adaptive)).run()[1][-1].metrics
+    seen = sum(SIZES[k] for t in range(ROUNDS) for k in sample_cohort(0, t, 3, 2))
+    assert last["comm/down_bytes"] == last["comm/up_bytes"] == ROUNDS * 2 * 43 * 8
+    assert last["compute/flops"] == (2 * EPOCHS + adaptive) * seen * 170
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_turns_are_stacked_as_they_are_alone(adaptive, tmp_path):
+    assert_stacks(tmp_path, of(APFLClient, alpha=ALPHA, adaptive=adaptive))
+
+
+def test_a_run_goes_on_from_its_middle_with_what_clients_keep(tmp_path):
+    assert_resumes(tmp_path, of(APFLClient, alpha=ALPHA, adaptive=True))
+
+
+ADD = WeightedMean.add
+RECEIVE, UPLOAD, MIXED, MOVE = (
+    APFLClient.receive,
+    APFLClient.upload,
+    APFLClient._mixed,
+    APFLClient._move_alpha,
+)
+
+
+def swapped(self, alpha=None):
+    share = self.mix.alpha if alpha is None else alpha
+    return MIXED(self, 1 - share)
+
+
+def straight(self, alpha=None):
+    """Without the factor alpha in the gradient."""
+    found, own = MIXED(self, alpha), self.own.named_tensors()
+    if alpha is not None:
+        return found
+    return {name: tensor.detach() + own[name] - own[name].detach() for name, tensor in found.items()}
+
+
+def first_alpha(self, turn, tensors):
+    payload, memory = UPLOAD(self, turn, tensors)
+    return payload, MixedModel(memory.params, self._initial.alpha)
+
+
+def uphill(self, turn):
+    MOVE(self, turn._replace(lr=-turn.lr))
+
+
+BUGS = {
+    "shares swapped": [(APFLClient, "_mixed", swapped)],
+    "gradient without alpha": [(APFLClient, "_mixed", straight)],
+    "memory forgotten": [(APFLClient, "receive", lambda self, payload, memory: RECEIVE(self, payload, None))],
+    "alpha forgotten": [(APFLClient, "upload", first_alpha)],
+    "alpha uphill": [(APFLClient, "_move_alpha", uphill)],
+    "own part scored alone": [(APFLClient, "predict", lambda self, inputs: self.own(inputs))],
+    "mean without weights": [(WeightedMean, "add", lambda self, params, weight: ADD(self, params, 1))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
+    for owner, attribute, mutant in BUGS[bug]:
+        monkeypatch.setattr(owner, attribute, mutant)
+    with pytest.raises(AssertionError):
+        check(tmp_path, Apfl(adaptive=True), of(APFLClient, alpha=ALPHA, adaptive=True))
