@@ -75,6 +75,7 @@ CASES = {
         "algorithm.client.rad_batch=null",
         "federation.evaluate_local=true",
     ],
+    "pfedme": ["algorithm=pfedme", "algorithm.server.beta=0.7", "model.dropout=0.3", *OWN],
     "fedma": ["algorithm=fedma", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_independent": ["algorithm=fedma_independent", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_oneshot": ["algorithm=fedma_oneshot"],

@@ -68,6 +68,7 @@ AGREE = {
     "last personal": ("algorithm=fedavg", "algorithm.client.personal=[last]", "diagnostics=alignment"),
     "ditto": ("algorithm=ditto", "federation.evaluate_local=true"),
     "apfl": ("algorithm=apfl", "algorithm.client.adaptive=true", "federation.evaluate_local=true"),
+    "pfedme": ("algorithm=pfedme", "algorithm.client.inner_steps=2"),
     "biases spared": ("algorithm=local", "optimizer=sgd_sparing_biases", "optimizer.weight_decay=0.3"),
 }
 
