@@ -130,6 +130,12 @@ class ClientModule(QuickModule):
             raise ValueError("A client without its own model can only answer to what is sent (Survey.sends).")
         self.receive(payload, memory)
 
+    def adapt(self, turn: Turn) -> None:
+        """Make the client's own model by its data, where the method does: after `recall` or a fit, before `predict`.
+
+        On the device and in eval mode; what has been trained stays. ``turn`` has neither payload nor memory.
+        """
+
     def ready(self, turn: Turn) -> None:
         """Set what every method has anew in a turn; the worker's, before `begin_turn`."""
         self.lr = turn.lr
@@ -186,8 +192,7 @@ class ClientModule(QuickModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Lightning hook: the local objective, its mean kept for ``train/loss``."""
-        loss = self.loss(batch)
-        count = len(batch[1])
+        loss, count = self.loss(batch), len(batch[1])
         # A tensor on the model's device: reading it out here would wait for the GPU at every step.
         self._loss_sum = self._loss_sum + loss.detach() * count
         self._num_seen += count
@@ -231,11 +236,8 @@ class ClientModule(QuickModule):
 
     def turn_metrics(self) -> dict[str, float]:
         """Mean training loss over the examples seen in this turn, their number, and the FLOPs spent on them."""
-        return {
-            "train/loss": float(self._loss_sum) / max(self._num_seen, 1.0),
-            "examples": self._num_seen,
-            "flops": self._num_seen * self.flops_per_example,
-        }
+        seen, loss = self._num_seen, float(self._loss_sum)
+        return {"train/loss": loss / max(seen, 1.0), "examples": seen, "flops": seen * self.flops_per_example}
 
 
 def joined(halves: Sequence[type[ClientModule]], **arguments: Any) -> ClientModule:
@@ -245,5 +247,4 @@ def joined(halves: Sequence[type[ClientModule]], **arguments: Any) -> ClientModu
         halves: Their classes; what the first overrides comes first, and what it leaves to ``super()`` the next does.
         arguments: Those of all of them.
     """
-    kind = type("And".join(half.__name__ for half in halves), tuple(halves), {})
-    return kind(**arguments)
+    return type("And".join(half.__name__ for half in halves), tuple(halves), {})(**arguments)

@@ -92,6 +92,7 @@ class Turn(NamedTuple):
         class_counts: The client's training examples per class, int64 (C,).
         batches: From a batch size to the client's training examples with labels, (B, ...) and (B,), in their fixed
             order and without augmentation.
+        seed: Of what the method draws when the turn begins.
     """
 
     client_id: int
@@ -103,6 +104,7 @@ class Turn(NamedTuple):
     device: torch.device
     class_counts: np.ndarray
     batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]]
+    seed: int = 0
 
 
 class Survey(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.tasks import Task
 from fedfeat.data.federated import FederatedData
 from fedfeat.models.policy import DROPPED
+from fedfeat.models.softmax_scope import outside_scope
 from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed
 from fedfeat.types import Kept, Networks, Turn
@@ -71,8 +73,16 @@ def become(module: ClientModule, task: Task, receive: Callable[[Any, Any], None]
     return kept.memory
 
 
-def turn_of(module: ClientModule, task: Task, memory: Any, data: FederatedData) -> Turn:
-    """Give what a client half may know of a task; ``memory`` is the method's record of the client's last turn."""
+def turn_of(module: ClientModule, task: Task, memory: Any, data: FederatedData, seed: int = 0) -> Turn:
+    """Give what a client half may know of a task.
+
+    Args:
+        module: The client half.
+        task: The task.
+        memory: The method's record of the client's last turn.
+        data: The federation's data.
+        seed: The experiment's seed.
+    """
     return Turn(
         client_id=task.client_id,
         round_idx=task.round_idx,
@@ -83,7 +93,38 @@ def turn_of(module: ClientModule, task: Task, memory: Any, data: FederatedData) 
         device=data.device,
         class_counts=data.class_counts[task.client_id],
         batches=partial(data.labelled_batches, task.client_id),
+        seed=derive_seed(seed, "turn", task.round_idx, task.client_id),
     )
+
+
+@contextmanager
+def evaluating(module: ClientModule, device: torch.device, trainer: LocalTrainer) -> Iterator[None]:
+    """Have a module on the device in eval mode, in the precision of the fits."""
+    module.to(device).eval()
+    with trainer.autocast(device):
+        yield
+    module.train()
+
+
+def adapts(module: ClientModule) -> bool:
+    """Whether a client's own model takes its data to make, so that no two clients have the same."""
+    return type(module).adapt is not ClientModule.adapt
+
+
+def adapt(
+    module: ClientModule, client_id: int, data: Callable[[], FederatedData], trainer: LocalTrainer, seed: int
+) -> None:
+    """Have a client half make the client's own model by its data; they are not asked for where it takes none.
+
+    What it draws is drawn anew for every client, but not for every round: a model is the same whenever it is asked for.
+    """
+    if adapts(module):
+        found = data()
+        turn = turn_of(module, Task(client_id, 0, None, None), None, found, seed)
+        # After a `recall` the softmax is still that of the client before.
+        module._outside = outside_scope(module.model, module.softmax_scope, turn.class_counts, turn.device)
+        with evaluating(module, found.device, trainer):
+            module.adapt(turn)
 
 
 class TrainedTensors(Mapping[str, "Params"]):
@@ -112,3 +153,10 @@ class TrainedTensors(Mapping[str, "Params"]):
 def cause_of(error: Exception) -> str:
     """Give an error's type and the first line of what it says."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def seed_global_generators(seed: int) -> None:
+    """As `torch.manual_seed`, which without a GPU formats a stack trace for later at every call (0.5 ms)."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,17 @@ from fedfeat.clients.networks import has_batch_norm
 from fedfeat.clients.optimizers import optimizer_state, optimizer_tensors
 from fedfeat.clients.scoring import score_examples
 from fedfeat.clients.tasks import Scores, Task
-from fedfeat.clients.turns import TrainedTensors, WorkerSettings, become, cause_of, make_module, turn_of
+from fedfeat.clients.turns import (
+    TrainedTensors,
+    WorkerSettings,
+    adapt,
+    become,
+    cause_of,
+    evaluating,
+    make_module,
+    seed_global_generators,
+    turn_of,
+)
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.unlabelled import images_by_class
 from fedfeat.errors import ClientError
@@ -109,7 +119,7 @@ class Worker:
         keeps = self.settings.keep_optimizer
         module.optimizer_state = optimizer_state(task.kept.optimizer) if keeps and task.kept else {}
         # Dropout and other draws from the global generator start at this turn's address.
-        _seed_global_generators(self.fit_seed(task))
+        seed_global_generators(self.fit_seed(task))
         with quiet():
             self.lightning.fit(module, batches)
         turn = turn._replace(num_steps=self.lightning.global_step)
@@ -118,7 +128,7 @@ class Worker:
 
     def begin(self, module: ClientModule, task: Task) -> Turn:
         """Make a module the client of a task, ready for its fit."""
-        turn = turn_of(module, task, become(module, task, module.receive), self.data)
+        turn = turn_of(module, task, become(module, task, module.receive), self.data, self.settings.seed)
         module.ready(turn)
         module.begin_turn(turn)
         return turn
@@ -147,13 +157,12 @@ class Worker:
         with torch.no_grad(), self._evaluating(module):
             return module.upload(turn, tensors)
 
-    @contextmanager
-    def _evaluating(self, module: ClientModule) -> Iterator[None]:
-        """Have a module on the device in eval mode, in the precision of the fits."""
-        module.to(self.data.device).eval()
-        with self.trainer.autocast(self.data.device):
-            yield
-        module.train()
+    def _evaluating(self, module: ClientModule) -> AbstractContextManager[None]:
+        return evaluating(module, self.data.device, self.trainer)
+
+    def adapt(self, module: ClientModule, client_id: int) -> None:
+        """Have a module make the client's own model by its data, where the method does so."""
+        adapt(module, client_id, lambda: self.data, self.trainer, self.settings.seed)
 
     @cached_property
     def _probe_images(self) -> list[Tensor]:
@@ -175,7 +184,7 @@ class Worker:
         return self.own_score(module, task.client_id)
 
     def score_own(self, task: Task) -> Scores:
-        """Score a client's own model on all test examples."""
+        """Score a client's own model, one that takes no data of the client's to make, on all test examples."""
         module = self.module_of(task.client_id)
         become(module, task, module.recall)
         batches = self.data.test_batches(np.arange(self.data.num_test), self.settings.eval_batch_size)
@@ -195,6 +204,7 @@ class Worker:
         """Have a client answer on a survey's inputs (m, ...), as they come from `FederatedData`, by its own model."""
         module = self.module_of(task.client_id).to(self.data.device)
         become(module, task, module.recall)
+        self.adapt(module, task.client_id)
         with self._evaluating(module):
             found = module.answer(inputs, self.settings.eval_batch_size)
         flops = len(inputs) * module.forward_flops_per_example
@@ -219,16 +229,16 @@ class Worker:
         indices = self.data.test_indices(client_id)
         if not len(indices):
             return {}
+        self.adapt(module, client_id)
         batches = self.data.test_batches(indices, self.settings.eval_batch_size, client_id)
         with self._evaluating(module):
             scores = score_examples(module.predict, batches)
         return {"own/acc": float(scores.correct.mean()), "own/loss": float(scores.losses.mean())}
 
     def _batches(self, client_id: int, round_idx: int) -> Any:
-        address = client_id, self.settings.seed, round_idx
         ranks = {"rank": self.lightning.global_rank, "world_size": self.lightning.world_size}
-        batch_size, drop = self.settings.batch_size, self.drop_singleton
-        return self.data.train_batches(*address, batch_size, drop_singleton=drop, **ranks)
+        address = client_id, self.settings.seed, round_idx, self.settings.batch_size
+        return self.data.train_batches(*address, drop_singleton=self.drop_singleton, **ranks)
 
     def fit_seed(self, task: Task) -> int:
         """Give the seed of dropout and other draws in a fit."""
@@ -238,10 +248,3 @@ class Worker:
         """Give the error of a turn; ``cause`` ends its sentence."""
         name, seed = f"Client {task.client_id}", self.fit_seed(task)
         return ClientError(f"{name} failed in round {task.round_idx + 1} (seed {seed}): {cause}.")
-
-
-def _seed_global_generators(seed: int) -> None:
-    """As `torch.manual_seed`, which without a GPU formats a stack trace for later at every call (0.5 ms)."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)

@@ -48,6 +48,7 @@ def client_modules(
             worker.fit(task)
         else:
             become(module, task, module.recall)
+        worker.adapt(module, client_id)
         yield client_id, module
 
 

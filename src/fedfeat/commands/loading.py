@@ -14,7 +14,7 @@ from torch import Tensor
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.tasks import Task
-from fedfeat.clients.turns import become, make_module
+from fedfeat.clients.turns import adapt, become, make_module
 from fedfeat.commands.assembly import build_client, build_data
 from fedfeat.commands.auto_depth import stored_depth
 from fedfeat.commands.networks import build_networks
@@ -171,6 +171,7 @@ class LoadedRun:
         become(
             module, Task(client_id, checkpoint.round_idx, payload, self._store.get(client_id)), module.recall
         )
+        adapt(module, client_id, lambda: self._data, self._trainer, self.config["seed"])
         return self._ready(module, module.predict, partial(self._as_client_sees, client_id))
 
     def _checkpoint(self, round_idx: int | None) -> Checkpoint:

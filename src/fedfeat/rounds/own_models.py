@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fedfeat.clients.tasks import Task, Turns
+from fedfeat.clients.turns import adapts
 from fedfeat.data.federated import FederatedData
 from fedfeat.executors.base import Executor, raise_failures
 from fedfeat.runs.client_store import ClientStore
@@ -32,7 +33,8 @@ def own_scores(
     """
     found: dict[int, dict[str, float]] = {}
     has_state = set(store)
-    untrained = [] if data.permuted else [k for k in clients if k not in has_state]
+    own_data = data.permuted or adapts(executor.worker.module)
+    untrained = [] if own_data else [k for k in clients if k not in has_state]
     for payload, alike in _alike(untrained, partial(server.broadcast, state), executor.worker.networks.key):
         found |= _common_scores(executor, data, Task(alike[0], 0, payload, None), alike)
     left = [k for k in clients if k not in found]

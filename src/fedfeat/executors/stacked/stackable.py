@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # What a method may override without a word about stacking: they read the module and change nothing.
 _PURE = (
-    *("loss", "forward", "predict", "cross_entropy", "recall"),
+    *("loss", "forward", "predict", "cross_entropy", "recall", "adapt"),
     *("observe", "laid_out", "upload", "answer", "check"),
 )
 

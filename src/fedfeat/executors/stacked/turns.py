@@ -69,7 +69,7 @@ def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> tuple
     turns = [worker.begin(client, tasks[0])]
     state = objective.state_dict()
     if _alike(client, tasks):
-        turns += [turn_of(client, task, None, worker.data) for task in tasks[1:]]
+        turns += [turn_of(client, task, None, worker.data, worker.settings.seed) for task in tasks[1:]]
         return turns, repeated({name: state[name] for name in trainable(client)}, len(tasks))
     stack = repeated(state, len(tasks))
     for index, task in enumerate(tasks[1:], start=1):
