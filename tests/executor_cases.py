@@ -75,6 +75,7 @@ CASES = {
         "algorithm.client.rad_batch=null",
         "federation.evaluate_local=true",
     ],
+    "per_fedavg": ["algorithm=per_fedavg", "algorithm.client.alpha=0.1", *OWN],
     "pfedme": ["algorithm=pfedme", "algorithm.server.beta=0.7", "model.dropout=0.3", *OWN],
     "fedma": ["algorithm=fedma", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_independent": ["algorithm=fedma_independent", "federation.num_rounds=3", "optimizer.momentum=0"],

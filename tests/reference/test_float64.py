@@ -36,6 +36,7 @@ METHODS = {
     "fedrep": ("algorithm.client.head_epochs=1", "federation.local_epochs=2"),
     "local": (),
     "ot_fusion": ("partition=iid",),
+    "per_fedavg": (),
     "pfedme": (),
 }
 

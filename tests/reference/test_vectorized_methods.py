@@ -69,6 +69,7 @@ AGREE = {
     "ditto": ("algorithm=ditto", "federation.evaluate_local=true"),
     "apfl": ("algorithm=apfl", "algorithm.client.adaptive=true", "federation.evaluate_local=true"),
     "pfedme": ("algorithm=pfedme", "algorithm.client.inner_steps=2"),
+    "per_fedavg": ("algorithm=per_fedavg", "algorithm.client.alpha=0.1", "federation.evaluate_local=true"),
     "biases spared": ("algorithm=local", "optimizer=sgd_sparing_biases", "optimizer.weight_decay=0.3"),
 }
 
