@@ -77,6 +77,7 @@ CASES = {
     ],
     "per_fedavg": ["algorithm=per_fedavg", "algorithm.client.alpha=0.1", *OWN],
     "pfedme": ["algorithm=pfedme", "algorithm.server.beta=0.7", "model.dropout=0.3", *OWN],
+    "fedala": ["algorithm=fedala", "federation.num_rounds=3", "model.dropout=0.3", *OWN[:-1]],
     "fedma": ["algorithm=fedma", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_independent": ["algorithm=fedma_independent", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_oneshot": ["algorithm=fedma_oneshot"],

@@ -27,6 +27,7 @@ METHODS = {
     "ditto": (),
     "fed2": (),
     "psi_net": (),
+    "fedala": (),
     "fedavg": ("diagnostics=alignment", "partition.val_fraction=0.2"),
     "fedfusion_conv": ("federation.evaluate_local=true",),
     "fedhenn": ("algorithm.server.rad_size=40",),

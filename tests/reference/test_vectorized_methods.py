@@ -70,6 +70,7 @@ AGREE = {
     "apfl": ("algorithm=apfl", "algorithm.client.adaptive=true", "federation.evaluate_local=true"),
     "pfedme": ("algorithm=pfedme", "algorithm.client.inner_steps=2"),
     "per_fedavg": ("algorithm=per_fedavg", "algorithm.client.alpha=0.1", "federation.evaluate_local=true"),
+    "fedala": ("algorithm=fedala", "federation.evaluate_local=true"),
     "biases spared": ("algorithm=local", "optimizer=sgd_sparing_biases", "optimizer.weight_decay=0.3"),
 }
 
