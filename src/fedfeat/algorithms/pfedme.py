@@ -32,9 +32,10 @@ class PFedMeClient(ClientModule):
     """Clients that solve for a model of their own near w_k on every batch, and move w_k towards it.
 
     Args:
-        lam: Weight of the distance between the two. 15 in the public code, as the following.
-        inner_steps: K.
-        inner_lr: Learning rate of the K steps; the schedule of the rounds does not change it.
+        lam: Weight of the distance between the two; 15 in the public code.
+        inner_steps: K; 5 in that code.
+        inner_lr: Learning rate of the K steps; the schedule of the rounds does not change it. They diverge where it is
+            above 2 / (lam + the largest curvature of F_k).
         mu: Decay in the K steps; .001 in that code, nothing in the paper.
         arguments: As in `ClientModule`.
     """
@@ -47,7 +48,7 @@ class PFedMeClient(ClientModule):
         *,
         lam: Positive = 15.0,
         inner_steps: Count = 5,
-        inner_lr: Positive = 0.1,
+        inner_lr: Positive = 0.03,
         mu: NotNegative = 0.0,
         **arguments: Any,
     ) -> None:
