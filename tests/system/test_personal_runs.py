@@ -53,7 +53,9 @@ def test_a_run_goes_on_from_a_checkpoint_in_its_middle_to_the_same_weights(metho
 def test_the_optimizer_of_pfedme_has_to_be_an_sgd(cli, small):
     outcome = cli(*small, "algorithm=pfedme", "optimizer=adam")
     assert outcome.code
-    assert "optimizer must be one of torch.optim.SGD for algorithm=pfedme, but it is 'Adam'." in outcome.stderr
+    assert (
+        "optimizer must be one of torch.optim.SGD for algorithm=pfedme, but it is 'Adam'." in outcome.stderr
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
