@@ -62,6 +62,7 @@ CASES = {
     "local": ["algorithm=local", *KEPT],
     "fed2": ["algorithm=fed2", *GROUPS],
     "psi_net": ["algorithm=psi_net", *GROUPS],
+    "fed2_fedadam": ["algorithm=fed2_fedadam", "structure=trimmed", "federation.cohort_size=2", *GROUPS, *KEPT],
     "psi_net_paired": ["algorithm=psi_net", "structure.boundary_pairing=paired", *GROUPS, *IMAGES, *KEPT],
     "fedfusion": ["algorithm=fedfusion_conv", "federation.evaluate_local=true", *IMAGES],
     "fedrep": ["algorithm=fedrep", "algorithm.client.head_epochs=1", "federation.evaluate_local=true", *KEPT],
