@@ -8,7 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from fedfeat.config.conditions import Count
 from fedfeat.errors import ConfigError
+from fedfeat.models.common_head import with_common_head
 from fedfeat.models.network import Network
 from fedfeat.seeding import numpy_generator
 
@@ -22,12 +24,15 @@ class ArchitecturePool:
         shares: Share of the clients per name, such as that of weak devices; None draws uniformly, one by one.
         names: The name of every client's network instead.
         weak: The name of the network of weak clients (``scenario.weak_fraction``), whatever else they would run.
+        head_width: What the last layer of all of them and of the server's network reads, see
+            `models.common_head.with_common_head`; so they have a layer that can be averaged. None: each has its own.
     """
 
     models: Mapping[str, Callable[..., Network]]
     shares: Mapping[str, float] | None = None
     names: Sequence[str] | None = None
     weak: str | None = None
+    head_width: Count | None = None
 
     def __post_init__(self) -> None:
         weak = () if self.weak is None else (self.weak,)
@@ -100,7 +105,8 @@ class PooledNetworks:
     def build(self, key: Hashable = None) -> Network:
         """Build a client's network, or for None the server's, with the common initial weights."""
         own = self._base if key is None else partial(self._pool.models[str(key)], **self._inputs)
-        return self._seeded(own)
+        width = self._pool.head_width
+        return self._seeded(own if width is None else lambda: with_common_head(own(), width))
 
     def describe(self) -> str:
         """Count the clients of each architecture, in one line."""

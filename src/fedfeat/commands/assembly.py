@@ -70,7 +70,7 @@ def build_experiment(
     _ready_process(trainer, module.flops_per_example * data.largest_batch(plan.batch_size))
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
     setting = plan.setting(config["algorithm"]["name"], worker.settings.keep_optimizer, data)
-    check_method(module, server, setting, worker.networks, data)
+    check_method(worker, server, setting)
     # After all refusals, which would leave its processes behind.
     executor.start()
     _log.info("%s: %s", config["name"], describe(module.policies))

@@ -5,39 +5,47 @@ import torch
 from omegaconf import DictConfig
 
 from fedfeat.client import ClientModule
-from fedfeat.data.federated import FederatedData
+from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.server import Server
-from fedfeat.types import Networks, Setting
+from fedfeat.types import Setting
 
 
-def check_method(
-    module: ClientModule, server: Server, setting: Setting, networks: Networks, data: FederatedData
-) -> None:
+def check_method(worker: Worker, server: Server, setting: Setting) -> None:
     """Refuse a client half and a server half that do not fit each other or what they are given.
 
     What only one method knows, its halves refuse themselves.
 
     Args:
-        module: The client half around the server's network.
+        worker: Has the client half around the server's network, the clients' networks and their data.
         server: The server half.
         setting: How the rounds go.
-        networks: Which network each client runs.
-        data: The federation's data.
 
     Raises:
         UserError: What does not fit.
     """
+    module, networks = worker.module, worker.networks
     _check_halves(module, server)
     server.check(module.model, setting)
-    unequal = any(networks.key(k) is not None for k in range(data.num_clients))
-    if unequal and module.shared_keys and not server.accepts_unequal:
+    unequal = any(networks.key(k) is not None for k in range(worker.data.num_clients))
+    if unequal and not server.accepts_unequal and not _share_alike(worker):
         raise UserError(
-            f"algorithm/server must average unequal networks where clients have them (structure.trim=true or a pool), "
+            f"algorithm/server must average unequal networks where clients have them (structure.trim=true, or a pool "
+            f"whose networks share no layers of the same shapes, see algorithm.client.personal and pool.head_width), "
             f"but {type(server).__name__} cannot."
         )
     module.check(setting)
     _check_attendance(server, setting)
+
+
+def _share_alike(worker: Worker) -> bool:
+    """Whether clients of unequal networks send nothing, or tensors of the same names and shapes as the server's."""
+    if not worker.module.shared_keys:
+        return True
+    clients = worker.networks.kinds(worker.data.num_clients)
+    modules = [worker.module, *map(worker.module_of, clients)]
+    shapes = [{key: own.model.state_dict()[key].shape for key in own.shared_keys} for own in modules]
+    return bool(clients) and all(found == shapes[0] for found in shapes)
 
 
 def _check_halves(module: ClientModule, server: Server) -> None:
