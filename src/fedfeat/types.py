@@ -92,6 +92,7 @@ class Turn(NamedTuple):
         class_counts: The client's training examples per class, int64 (C,).
         batches: From a batch size to the client's training examples with labels, (B, ...) and (B,), in their fixed
             order and without augmentation.
+        final: Whether it is the fit after the last round (``federation.final_epochs``), of which nothing is sent.
         seed: Of what the method draws when the turn begins.
     """
 
@@ -104,6 +105,7 @@ class Turn(NamedTuple):
     device: torch.device
     class_counts: np.ndarray
     batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]]
+    final: bool = False
     seed: int = 0
 
 

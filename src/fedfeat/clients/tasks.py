@@ -22,6 +22,7 @@ class Task(NamedTuple):
         lr_factor: The round's factor on the learning rate.
         evaluate: Score the client's model on its own test part after the fit.
         probe: Take the class preferences of the client's model after the fit.
+        final: Whether it is the fit after the last round, see `types.Turn`.
     """
 
     client_id: int
@@ -32,6 +33,7 @@ class Task(NamedTuple):
     lr_factor: float = 1.0
     evaluate: bool = False
     probe: bool = False
+    final: bool = False
 
 
 class Turns(Sequence[Task]):

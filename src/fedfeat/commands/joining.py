@@ -90,7 +90,7 @@ def _learn(experiment: "Experiment", payload: Any, client_id: int, epochs: int, 
     factor = 1.0 if lr is None else lr / module.base_lr
     num_steps = epochs * worker.steps_per_epoch(client_id)
     # The address is that of the round that would follow, in which this client has drawn nothing.
-    task = Task(client_id, experiment.plan.num_rounds, payload, None, num_steps, factor)
+    task = Task(client_id, experiment.plan.num_rounds, payload, None, num_steps, factor, final=True)
     watcher = LambdaCallback(on_train_start=score, on_train_epoch_end=score)
     trainer.callbacks.append(watcher)  # type: ignore[attr-defined]
     try:

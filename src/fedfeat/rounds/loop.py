@@ -240,7 +240,8 @@ class _Loop:
 
         def make(client_id: int) -> Task:
             payload, kept = self.server.broadcast(state, client_id), self.store.get(client_id)
-            return plan.task(plan.num_rounds, client_id, num_steps[client_id], payload, kept, evaluate=True)
+            steps = num_steps[client_id]
+            return plan.task(plan.num_rounds, client_id, steps, payload, kept, evaluate=True, final=True)
 
         waiting = Turns(self.able, make, [float(steps) for steps in num_steps.values()])
         updates = (self._survived(result) for result in self.executor.map("fit", waiting))

@@ -75,13 +75,14 @@ class Plan:
         kept: Kept | None,
         evaluate: bool = False,
         probe: bool = False,
+        final: bool = False,
     ) -> Task:
         """Make the work of one client in the round that follows ``round_idx`` rounds; the rest is that of `Task`.
 
         From the last round on, the learning rate is that of the last round.
         """
         factor = self.lr_factor(min(round_idx, self.num_rounds - 1), self.num_rounds)
-        return Task(client_id, round_idx, payload, kept, num_steps, factor, evaluate, probe)
+        return Task(client_id, round_idx, payload, kept, num_steps, factor, evaluate, probe, final)
 
     def setting(self, algorithm: str, keeps_optimizer: bool, data: FederatedData) -> Setting:
         """Give what the halves of a method may refuse, see `Setting`."""
