@@ -72,6 +72,7 @@ CASES = {
     "psi_net_paired": ["algorithm=psi_net", "structure.boundary_pairing=paired", *GROUPS, *IMAGES, *KEPT],
     "fedfusion": ["algorithm=fedfusion_conv", "federation.evaluate_local=true", *IMAGES],
     "fedrep": ["algorithm=fedrep", "algorithm.client.head_epochs=1", "federation.evaluate_local=true", *KEPT],
+    "fedbabu": ["algorithm=fedbabu", "federation.final_epochs=2", "federation.cohort_size=3", *KEPT],
     "lg_fedavg": ["algorithm=lg_fedavg", *POOL, "pool.head_width=5", "federation.cohort_size=3", *KEPT],
     "apfl": ["algorithm=apfl", "algorithm.client.adaptive=true", "model.dropout=0.3", *OWN],
     "ditto": ["algorithm=ditto", "model.dropout=0.3", *OWN],

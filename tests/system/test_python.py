@@ -180,6 +180,8 @@ METHODS = {
     "psi_net": ("algorithm=psi_net",),
     "fedrep": ("algorithm=fedrep", "federation.cohort_size=1"),
     "fedfusion": ("algorithm=fedfusion",),
+    "fedadam": ("algorithm=fedadam",),
+    "fedbabu": ("algorithm=fedbabu",),
     "local": ("algorithm=local", "federation.opt_state=keep"),
     "hetero": (
         "algorithm=fedhenn_hetero", "algorithm.server.rad_size=20", "algorithm.client.rad_batch=8", "pool=hetero_cnn",

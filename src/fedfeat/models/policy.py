@@ -14,7 +14,7 @@ PERSONAL = "personal"
 GROUPED = "grouped"
 MATCHED = "matched"
 DROPPED = "dropped"
-"""Of tensors that follow from others, so that they are neither sent nor kept."""
+"""Of tensors that follow from others, or from the seed, so that they are neither sent nor kept."""
 
 
 def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str, str]:
@@ -28,17 +28,32 @@ def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str,
     Raises:
         ConfigError: A selector matches nothing.
     """
-    chosen: set[str] = set()
-    for selector in personal:
-        found = _select(model, selector)
-        if not found:
-            rule = f"name tensors of the model by 'all', 'norm', 'last' or a block of {_block_names(model)}"
-            raise ConfigError.rule("algorithm.client.personal", rule, selector)
-        chosen |= found
+    chosen = selected(model, personal, "algorithm.client.personal")
     grouped = model.group_rows() if isinstance(model, GroupedNetwork) else {}
     policies = {key: GROUPED if key in grouped else SHARED for key in model.state_dict()}
     policies |= dict.fromkeys(chosen, PERSONAL)
     return policies | dict.fromkeys(frozen_keys(model), DROPPED)
+
+
+def selected(model: nn.Module, selectors: Sequence[str], key: str) -> set[str]:
+    """Give the entries of ``model.state_dict()`` that selectors name, see `tensor_policies`.
+
+    Args:
+        model: A network with named blocks.
+        selectors: Any of those.
+        key: Where they stand in the configuration.
+
+    Raises:
+        ConfigError: A selector matches nothing.
+    """
+    chosen: set[str] = set()
+    for selector in selectors:
+        found = _select(model, selector)
+        if not found:
+            rule = f"name tensors of the model by 'all', 'norm', 'last' or a block of {_block_names(model)}"
+            raise ConfigError.rule(key, rule, selector)
+        chosen |= found
+    return chosen
 
 
 def sent_keys(policies: dict[str, str]) -> tuple[str, ...]:
