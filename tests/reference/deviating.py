@@ -1,4 +1,4 @@
-"""What the tests of docs/deviations.md share: three unequal clients, ours and, in NumPy, what another code makes of them."""
+"""What the tests of docs/deviations.md share: runs of three unequal clients."""
 
 import numpy as np
 from harness import parties

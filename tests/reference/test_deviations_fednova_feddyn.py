@@ -29,7 +29,9 @@ def norm_by_code(rho, lr_mu, num_steps):
     return norm
 
 
-@pytest.mark.parametrize("rho, lr_mu, ratio", [(0, 0, 1), (0.9, 0, 1), (0, 0.3, 1), (0.7, 0.02, 1.528), (0.9, 1e-4, 1.442)])
+@pytest.mark.parametrize(
+    ("rho", "lr_mu", "ratio"), [(0, 0, 1), (0.9, 0, 1), (0, 0.3, 1), (0.7, 0.02, 1.528), (0.9, 1e-4, 1.442)]
+)
 def test_the_norm_of_momentum_with_the_proximal_term_counts_steps_twice(rho, lr_mu, ratio):
     """Everywhere else it is ours."""
     found = effective_steps(Solver(rho), STEPS, lr=1.0, mu=lr_mu)
@@ -53,7 +55,10 @@ def test_so_its_server_goes_less_far_than_its_clients(tmp_path):
 
 def dyn(folder, alpha, weighting="uniform", **plan):
     """Ours: theta and the mean of the participants after each round, and the cohorts."""
-    halves = {"client": partial(FedDynClient, alpha=alpha), "server": FedDynServer(FedAvgServer(weighting), alpha)}
+    halves = {
+        "client": partial(FedDynClient, alpha=alpha),
+        "server": FedDynServer(FedAvgServer(weighting), alpha),
+    }
     _, states, cohorts = rounds_of(folder, **halves, **plan)
     return [(pair_of(state.theta), pair_of(state.average.params)) for state in states], cohorts
 
@@ -106,7 +111,7 @@ def test_a_norm_that_is_not_squared_pulls_with_a_constant_force(tmp_path):
     assert distances == pytest.approx([0.020, 0.074, 0.032], abs=1e-3)
 
 
-@pytest.mark.parametrize("weighting, distance", [("uniform", 0.044), ("samples", 0.118)])
+@pytest.mark.parametrize(("weighting", "distance"), [("uniform", 0.044), ("samples", 0.118)])
 def test_alpha_over_the_relative_size_and_a_mean_without_weights(weighting, distance, tmp_path):
     found, cohorts = dyn(tmp_path, 0.3, weighting, num_rounds=1)
     (expected,) = dyn_by_hand(cohorts, 0.3, relative=np.array(SIZES) / np.mean(SIZES))

@@ -1,4 +1,4 @@
-"""SCAFFOLD beside what public codes make of it, which docs/deviations.md names: runs of ours, rules of theirs in NumPy."""
+"""SCAFFOLD beside what public codes make of it, which docs/deviations.md names: ours in runs, theirs in NumPy."""
 
 import numpy as np
 import pytest
@@ -124,8 +124,8 @@ def test_controls_that_start_from_a_random_network(tmp_path):
 
 
 def test_the_correction_behind_the_step_has_no_momentum(tmp_path):
-    found, own, cohorts = ours(tmp_path, momentum=0.9)
-    expected, controls = theirs(cohorts, momentum=0.9, behind=True)
+    found, _, cohorts = ours(tmp_path, momentum=0.9)
+    expected, _ = theirs(cohorts, momentum=0.9, behind=True)
     assert apart(found, expected)[0] < 1e-12
     assert apart(found, expected)[1] == pytest.approx(0.042, abs=1e-3)
 
@@ -145,17 +145,17 @@ RATES = [
 ]
 
 
-@pytest.mark.parametrize("name, rate, second, third", RATES)
+@pytest.mark.parametrize(("name", "rate", "second", "third"), RATES)
 def test_another_learning_rate_than_that_of_the_steps(name, rate, second, third, tmp_path):
-    """The rates of the rounds are .5, .25 and .125; clients of one mini-batch a pass, so the rate is that of a round."""
-    found, own, cohorts = ours(tmp_path, **DECAYED)
-    expected, controls = theirs(cohorts, lrs=HALVED, renew=by_rate(rate))
+    """The rates of the rounds are .5, .25 and .125, so controls come out too small or too large."""
+    found, _, cohorts = ours(tmp_path, **DECAYED)
+    expected, _ = theirs(cohorts, lrs=HALVED, renew=by_rate(rate))
     assert [size(c) for _, c in found[1:]] == pytest.approx([0.198, 0.170], abs=1e-3)
     assert [size(c) for _, c in expected[1:]] == pytest.approx([second, third], abs=1e-3)
 
 
 def test_shares_of_c_by_size_leave_no_mean_of_gradients(tmp_path):
-    """A client is corrected by c / w_k - c_k, w_k its size over the mean size, and keeps its mean gradient + c / w_k - c."""
+    """A client of w_k times the mean size steps with c / w_k - c_k, but keeps its mean gradient + c / w_k - c."""
     relative = np.array(SIZES) / np.mean(SIZES)
     found, own, cohorts = ours(tmp_path, weighting="samples")
     pull = lambda c, own, k: added((1 / relative[k], c), (-1, own))  # noqa: E731
@@ -171,7 +171,9 @@ class ScaffoldQuadratic(ScaffoldClient, Quadratic):
 def test_weights_of_the_model_and_none_of_c_end_in_the_optimum_without_weights(tmp_path):
     """Two weightings, two objectives: ours has one for both, and ends in that one's optimum."""
     centres = [DATA.dataset.train.inputs[DATA.split.train.of(k)].double().mean(0).numpy() for k in range(3)]
-    optima = {name: np.average(centres, axis=0, weights=w) for name, w in (("samples", SIZES), ("uniform", None))}
+    optima = {
+        name: np.average(centres, axis=0, weights=w) for name, w in (("samples", SIZES), ("uniform", None))
+    }
     plan = {"client": ScaffoldQuadratic, "num_rounds": 24, "eval_every": 24}
     for name, optimum in optima.items():
         found, _, _ = ours(tmp_path / name, weighting=name, **plan)
@@ -196,4 +198,6 @@ def test_a_server_step_as_a_factor_of_the_weights_multiplies_the_model(tmp_path)
     found, _, cohorts = ours(tmp_path, eta_g=2.0, num_rounds=6)
     expected, _ = theirs(cohorts, factor=2.0)
     assert apart(found, expected)[0] < 1e-12
-    assert [float(np.abs(x[0]).max()) for x, _ in (found[-1], expected[-1])] == pytest.approx([0.993, 17.061], abs=1e-3)
+    assert [float(np.abs(x[0]).max()) for x, _ in (found[-1], expected[-1])] == pytest.approx(
+        [0.993, 17.061], abs=1e-3
+    )
