@@ -8,12 +8,14 @@ import torch
 from deviating import gap, pair_of
 from harness import LR, SIZES, examples_of, gradient, make_data, parties
 from linear_rounds import ZERO, added, mean
+from personal_rounds import network
 
 from fedfeat.algorithms.apfl import APFLClient
 from fedfeat.algorithms.fedala import FedALAClient
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.per_fedavg import PerFedAvgClient
 from fedfeat.algorithms.pfedme import PFedMeClient, PFedMeServer
+from fedfeat.client import ClientModule
 
 DATA = make_data()
 EPOCHS = 2
@@ -141,3 +143,13 @@ def test_the_sample_of_fedala_is_no_run_of_neighbours(tmp_path):
         [torch.arange(8).sub(start).abs_().lt(6) & (torch.arange(8) >= start) for start in range(3)]
     )
     torch.testing.assert_close(runs.double().mean(0), torch.tensor([1, 2, 3, 3, 3, 3, 2, 1]).double() / 3)
+
+
+def test_the_best_network_by_test_accuracy_is_no_score_of_a_method(tmp_path):
+    """LG-FedAvg's heads are shared; each client's best of 8 rounds on the test set, and the last one."""
+    client = partial(ClientModule, personal=["encoder"])
+    plan = {"build_model": network, "cohort_size": 1, "num_rounds": 8, "local_epochs": 4, "personal": True}
+    records = parties(tmp_path, client=client, precision="64-true", **plan).run()[1]
+    table = [[row.personal_acc for row in record.clients] for record in records]
+    best, last = np.max(table, axis=0).mean(), np.mean(table[-1])
+    assert (best, last) == (pytest.approx(5 / 18), pytest.approx(3 / 18))
