@@ -26,7 +26,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = (
     "README.md",
     "docs/architecture.md",
-    *(f"docs/{name}.md" for name in ("campaigns", "data", "deviations", "features", "ray", "report", "security", "slurm")),
+    *(
+        f"docs/{name}.md"
+        for name in ("campaigns", "data", "deviations", "features", "ray", "report", "security", "slurm")
+    ),
 )
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 README = TEXTS["README.md"]
