@@ -33,12 +33,13 @@ def on_test(pair):
 
 
 def run(folder, **plan):
-    """Give what each client keeps, the server's last model, and the test loss of each client's own model."""
+    """Give what each client keeps, the server's last model, and the clients' test losses, also right after fits."""
     arguments = {"local_epochs": EPOCHS, "num_rounds": 1, "precision": "64-true", "personal": True}
+    arguments["evaluate_local"] = True
     federation = parties(folder, **(arguments | plan))
     steps, records = federation.run()
     kept = {k: federation.store.get(k).memory for k in federation.store}
-    losses = {row.client_id: row.personal_loss for row in records[-1].clients}
+    losses = {row.client_id: (row.personal_loss, row.local_loss) for row in records[-1].clients}
     return kept, pair_of(steps[-1].state.params), losses
 
 
@@ -64,9 +65,9 @@ def test_the_model_that_pfedme_is_scored_by_is_theta(tmp_path):
     for k, (by_w, by_received) in others.items():
         theta, w = moreau(k)
         assert gap(pair_of(kept[k].params), theta) < 1e-12
-        assert losses[k] == pytest.approx(on_test(theta), abs=1e-12)
-        assert on_test(w) - losses[k] == pytest.approx(by_w, abs=1e-3)
-        assert on_test(received) - losses[k] == pytest.approx(by_received, abs=1e-3)
+        assert losses[k] == pytest.approx((on_test(theta),) * 2, abs=1e-12)
+        assert on_test(w) - on_test(theta) == pytest.approx(by_w, abs=1e-3)
+        assert on_test(received) - on_test(theta) == pytest.approx(by_received, abs=1e-3)
 
 
 def test_the_decay_of_theta_that_is_not_in_the_paper(tmp_path):
@@ -85,12 +86,12 @@ def test_the_own_model_of_per_fedavg_is_made_of_training_examples(tmp_path):
     """Two steps on test examples bring everyone's loss on these below that of the common model."""
     _, w, losses = run(tmp_path, client=partial(PerFedAvgClient, alpha=0.3))
     for k in range(3):
-        assert losses[k] == pytest.approx(on_test(added((1, w), (-0.3, slope(w, k)))), abs=1e-12)
+        assert losses[k][0] == pytest.approx(on_test(added((1, w), (-0.3, slope(w, k)))), abs=1e-12)
     x, y = DATA.dataset.test.inputs.double().numpy(), DATA.dataset.test.labels.numpy()
     by_test = w
     for rate in (0.3, LR):
         by_test = added((1, by_test), (-rate, gradient(*by_test, x, y)))
-    assert [losses[k] for k in range(3)] == pytest.approx([1.315, 1.133, 1.230], abs=1e-3)
+    assert [losses[k][0] for k in range(3)] == pytest.approx([1.315, 1.133, 1.230], abs=1e-3)
     assert [on_test(w), on_test(by_test)] == pytest.approx([1.217, 0.600], abs=1e-3)
 
 
