@@ -28,13 +28,13 @@ class Transform:
     """How raw images become inputs of the network.
 
     Attributes:
-        mean: Mean of each channel, on a scale where 255 is 1; None takes the data set's own.
-        std: Standard deviation of each channel, on the same scale; None takes the data set's own.
+        mean: Mean of each channel, or of all, on a scale where 255 is 1; None takes the data set's own.
+        std: Standard deviation of each channel, or of all, on the same scale; None takes the data set's own.
         augment: Operations on training batches, in this order, ``(B, C, H, W)`` to ``(B, C, H', W')``.
     """
 
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    mean: tuple[float, ...] | float | None = None
+    std: tuple[float, ...] | float | None = None
     augment: tuple[Operation, ...] = ()
 
 
@@ -51,7 +51,11 @@ def random_flip(x: Tensor, generator: torch.Generator, p: float = 0.5) -> Tensor
 
 
 def random_crop(
-    x: Tensor, generator: torch.Generator, pad: int, mode: Literal["reflect", "constant"] = "constant"
+    x: Tensor,
+    generator: torch.Generator,
+    pad: int,
+    mode: Literal["reflect", "constant"] = "constant",
+    p: float = 1.0,
 ) -> Tensor:
     """Pad each image on all sides and cut a window of the old size at a random place of its own.
 
@@ -60,11 +64,14 @@ def random_crop(
         generator: Source of randomness.
         pad: Pixels added on each side.
         mode: ``reflect`` mirrors at the border pixel, ``constant`` adds zeros.
+        p: Probability; the other images stay as they are.
     """
     batch, _, height, width = x.shape
     if mode == "reflect" and pad >= min(height, width):
         raise ConfigError.rule("pad", f"be smaller than the {height}x{width} images where it reflects", pad)
     places = torch.randint(2 * pad + 1, (2, batch), generator=generator, device=generator.device)
+    if p < 1:
+        places[:, torch.rand(batch, generator=generator, device=generator.device) >= p] = pad
     top, left = places.to(x.device)
     # Reflected are floating-point tensors only.
     wide = x if mode == "constant" or x.is_floating_point() else x.float()
@@ -174,6 +181,35 @@ def cifar_fedma() -> Transform:
     """Reflect-pad 4, crop, flip (code: IBM/FedMA ``utils.py``)."""
     mean, std = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
     return Transform(mean, std, (partial(random_crop, pad=4, mode="reflect"), random_flip))
+
+
+def cifar_niid() -> Transform:
+    """Reflect-pad 4, crop, flip; pixels in [0, 1] (code: Xtra-Computing/NIID-Bench ``utils.py``)."""
+    return Transform(0.0, 1.0, cifar_fedma().augment)
+
+
+def cifar_fednova() -> Transform:
+    """Zero-pad 4, crop, flip; own moments (code: JYWa/FedNova ``util_v4.py``)."""
+    return Transform((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), _padded_crop_and_flip())
+
+
+def cifar_feddyn() -> Transform:
+    """Flip, then every second image zero-pad 4, crop; own moments (code: alpemreacar/FedDyn ``utils_dataset.py``).
+
+    That code pads after normalising, with the mean; here it is black.
+    """
+    augment = (random_flip, partial(random_crop, pad=4, mode="constant", p=0.5))
+    return Transform((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), augment)
+
+
+def pfllib() -> Transform:
+    """Pixels in [-1, 1], whatever the channels (code: TsingZ0/PFLlib ``dataset/generate_*.py``)."""
+    return Transform(0.5, 0.5)
+
+
+def unscaled() -> Transform:
+    """Pixels in [0, 1], whatever the channels (code: adap/flower ``baselines/fedavgm``)."""
+    return Transform(0.0, 1.0)
 
 
 def cifar_fedrep() -> Transform:

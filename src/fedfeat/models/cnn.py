@@ -121,6 +121,25 @@ def fedrep_cnn100(input_shape: Sequence[int], num_classes: int, dropout: Dropout
     return valid_conv_net("fedrep_cnn100", input_shape, num_classes, (64, 128), (256, 128), dropout)
 
 
+def valid_cnn(
+    input_shape: Sequence[int],
+    num_classes: int,
+    widths: Sequence[Size] = (6, 16),
+    hidden: Sequence[Size] = (120, 84),
+    dropout: Dropout = 0.0,
+) -> Network:
+    """Build the LeNet-like networks of several benchmarks: conv1, conv2 (5x5 without padding, max pooling), fc1, ...
+
+    Args:
+        input_shape: (C, H, W), at least 16x16 for two convolutions.
+        num_classes: Number of classes.
+        widths: Channels of the convolutions; a third one is 3x3 and has no pool.
+        hidden: Sizes of the hidden fully connected layers.
+        dropout: Dropout in front of the last layer.
+    """
+    return valid_conv_net("valid_cnn", input_shape, num_classes, widths, hidden, dropout)
+
+
 def valid_conv_net(
     model: str,
     input_shape: Sequence[int],

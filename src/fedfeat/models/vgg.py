@@ -10,8 +10,10 @@ from fedfeat.models.blocks import NORM_GROUPS, Dropout, Norm, Size, conv_block, 
 from fedfeat.models.network import Block, Network
 
 VGG9_WIDTHS = (32, 64, 128, 128, 256, 256)
+VGG11_STAGES = ((64, 1), (128, 1), (256, 2), (512, 2), (512, 2))
+"""(channels, convolutions) of the five stages: configuration A of Simonyan and Zisserman 2015."""
 VGG16_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-"""(channels, convolutions) of the five stages: configuration D of Simonyan and Zisserman 2015."""
+"""Those of configuration D."""
 VGG16_HEADS = {"512x2": (512, 512), "4096x2": (4096, 4096), "single": ()}
 
 
@@ -69,13 +71,53 @@ def vgg16_cifar(
         dropout: Dropout after each hidden layer of the head.
     """
     channels = image_channels("vgg16_cifar", input_shape)
-    encoder: list[Block] = []
-    for stage, (out, depth) in enumerate(VGG16_STAGES, start=1):
-        for i in range(1, depth + 1):
-            pool = nn.MaxPool2d(2) if i == depth else None
-            block = conv_block(channels, out, 3, padding=1, norm=norm, norm_groups=norm_groups, pool=pool)
-            encoder.append((f"conv{stage}_{i}", block))
-            channels = out
+    encoder = _stages(VGG16_STAGES, channels, norm, norm_groups)
     sizes = VGG16_HEADS[head]
     drops = [dropout] * len(sizes)
     return conv_net("vgg16_cifar", encoder, input_shape, num_classes, hidden=sizes, dropout=drops)
+
+
+def vgg11(
+    input_shape: Sequence[int],
+    num_classes: int,
+    norm: Norm = "none",
+    norm_groups: Size = NORM_GROUPS,
+    dropout: Dropout = 0.5,
+) -> Network:
+    """Build VGG-11 for 32x32 images as JYWa/FedNova and NIID-Bench have it: conv1_1..conv5_2, fc1..fc3.
+
+    Convolutions begin at normal weights (He et al. 2015, fan out) and without bias.
+
+    Args:
+        input_shape: (C, H, W), at least 32x32.
+        num_classes: Number of classes.
+        norm: ``none`` as in the source, ``bn`` or ``gn``.
+        norm_groups: Groups of ``gn``.
+        dropout: Dropout in front of the first and of the second fully connected layer.
+    """
+    channels = image_channels("vgg11", input_shape)
+    encoder = _stages(VGG11_STAGES, channels, norm, norm_groups)
+    sizes, drops = (512, 512), (dropout, 0.0)
+    network = conv_net(
+        "vgg11", encoder, input_shape, num_classes, hidden=sizes, dropout=drops, input_dropout=dropout
+    )
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            assert module.bias is not None
+            nn.init.zeros_(module.bias)
+    return network
+
+
+def _stages(
+    stages: Sequence[tuple[int, int]], channels: int, norm: Norm, norm_groups: int
+) -> list[Block]:
+    """Build stages of 3x3 convolutions, each with a 2x2 pool behind its last one."""
+    blocks: list[Block] = []
+    for stage, (out, depth) in enumerate(stages, start=1):
+        for i in range(1, depth + 1):
+            pool = nn.MaxPool2d(2) if i == depth else None
+            block = conv_block(channels, out, 3, padding=1, norm=norm, norm_groups=norm_groups, pool=pool)
+            blocks.append((f"conv{stage}_{i}", block))
+            channels = out
+    return blocks

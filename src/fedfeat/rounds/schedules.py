@@ -1,10 +1,11 @@
 """Learning-rate factors per round. Local fits are short, so schedules follow the global round, not the local step."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedfeat.config.conditions import Count, Natural, UnitInterval, interval
+from fedfeat.config.conditions import Count, Natural, UnitInterval, interval, list_of
 
 Factor = Annotated[float, interval("(0, 1]")]
 
@@ -40,6 +41,18 @@ class Step:
     def __call__(self, round_idx: int, num_rounds: int) -> float:
         """Factor of the learning rate in round ``round_idx`` (from 0) of ``num_rounds``."""
         return self.gamma ** (round_idx // self.every)
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """Multiply by ``gamma`` once each of these shares of the rounds is over."""
+
+    shares: Annotated[Sequence[float], list_of(interval("(0, 1]"))] = (0.5, 0.75)
+    gamma: Factor = 0.1
+
+    def __call__(self, round_idx: int, num_rounds: int) -> float:
+        """Factor of the learning rate in round ``round_idx`` (from 0) of ``num_rounds``."""
+        return self.gamma ** sum(round_idx >= math.floor(share * num_rounds) for share in self.shares)
 
 
 @dataclass(frozen=True)

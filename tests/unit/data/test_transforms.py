@@ -122,18 +122,26 @@ NAMED = {  # name: (mean, std) as in the papers' code, and the names of the oper
     "cifar_fusion": ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), ["random_resized_crop", "random_flip"]),
     "mnist_fusion": ((0.131,), (0.308,), ["random_resized_crop", "random_flip"]),
     "mnist_plain": ((0.1307,), (0.3081,), []),
+    "cifar_niid": (0.0, 1.0, ["random_crop", "random_flip"]),
+    "cifar_fednova": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.201), ["random_crop", "random_flip"]),
+    "cifar_feddyn": ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), ["random_flip", "random_crop"]),
+    "pfllib": (0.5, 0.5, []),
+    "unscaled": (0.0, 1.0, []),
 }
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_named_transforms_have_the_published_constants(name):
     transform, (mean, std, operations) = getattr(T, name)(), NAMED[name]
-    assert transform.mean == (mean and pytest.approx(mean, abs=1e-5))
-    assert transform.std == (std and pytest.approx(std, abs=1e-5))
+    assert transform.mean == (pytest.approx(mean, abs=1e-5) if mean is not None else None)
+    assert transform.std == (pytest.approx(std, abs=1e-5) if std is not None else None)
     assert [getattr(op, "func", op).__name__ for op in transform.augment] == operations
 
 
-@pytest.mark.parametrize(("name", "corner"), [("cifar_fedma", 100), ("cifar_fedrep", 0)])
+@pytest.mark.parametrize(
+    ("name", "corner"),
+    [("cifar_fedma", 100), ("cifar_fedrep", 0), ("cifar_niid", 100), ("cifar_fednova", 0)],
+)
 def test_cifar_transforms_pad_as_their_code_does(name, corner):
     pad_only = getattr(T, name)().augment[0]
     x = torch.full((200, 3, 32, 32), 100, dtype=torch.uint8)
@@ -152,6 +160,24 @@ def test_the_transforms_moments_win_over_the_data_sets():
     x = torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)
     pipeline = InputPipeline((0.0,), (1.0,), T.mnist_plain())
     assert pipeline.test(x).item() == pytest.approx((1 - 0.1307) / 0.3081)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_moments_of_all_channels(channels):
+    """51 is 0.2."""
+    x = torch.full((1, channels, 1, 1), 51, dtype=torch.uint8)
+    for name, value in (("pfllib", -0.6), ("unscaled", 0.2), ("cifar_niid", 0.2)):
+        pipeline = InputPipeline((0.1,) * channels, (9.0,) * channels, getattr(T, name)())
+        torch.testing.assert_close(pipeline.test(x), torch.full((1, channels, 1, 1), value))
+
+
+def test_every_second_image_is_cropped():
+    """All others are themselves; one in 81 of the cropped ones is too."""
+    x = images(batch=4000, height=32, width=32)
+    cropped = T.random_crop(x, seeded(), 4, "constant", p=0.5)
+    share = (cropped != x).flatten(1).any(1).double().mean().item()
+    assert abs(share - 0.5 * 80 / 81) < 4 * 0.5 / math.sqrt(4000)
+    assert T.cifar_feddyn().augment[1].keywords == {"pad": 4, "mode": "constant", "p": 0.5}
 
 
 def test_zero_padding_is_black_and_not_the_mean():

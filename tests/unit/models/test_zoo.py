@@ -10,12 +10,12 @@ from torch import nn
 
 from fedfeat.config.arguments import check_targets
 from fedfeat.errors import ConfigError
-from fedfeat.models.cnn import digits_cnn, fedrep_cnn10, fedrep_cnn100, fusion_cifar_cnn, mnist_cnn
+from fedfeat.models.cnn import digits_cnn, fedrep_cnn10, fedrep_cnn100, fusion_cifar_cnn, mnist_cnn, valid_cnn
 from fedfeat.models.hetero import hetero_cnn
 from fedfeat.models.mlp import mlp
 from fedfeat.models.mobilenet import mobilenet_v1_cifar
 from fedfeat.models.network import Network
-from fedfeat.models.vgg import vgg9, vgg16_cifar
+from fedfeat.models.vgg import vgg9, vgg11, vgg16_cifar
 
 CIFAR = (3, 32, 32)
 MNIST = (1, 28, 28)
@@ -68,6 +68,13 @@ def num_params(network):
             4_864 + 1_601 * 128 + 1_153 * 128 + 1_153 * 256 + 257 * 128 + 129 * 100,
             128,
         ),
+        # As Flower's baseline of FedNova prints it.
+        (vgg11, CIFAR, 10, 9_750_922, 512),
+        (valid_cnn, CIFAR, 10, 456 + 2_416 + 401 * 120 + 121 * 84 + 85 * 10, 84),
+        (partial(valid_cnn, hidden=[120, 100]), CIFAR, 10, 456 + 2_416 + 401 * 120 + 121 * 100 + 101 * 10, 100),
+        (partial(valid_cnn, widths=[64, 64], hidden=[384, 192]), CIFAR, 10, 797_962, 192),
+        (partial(valid_cnn, widths=[32, 64], hidden=[512]), CIFAR, 100, 2_432 + 51_264 + 1_601 * 512 + 513 * 100, 512),
+        (partial(valid_cnn, widths=[32, 64], hidden=[512]), MNIST, 10, 832 + 51_264 + 1_025 * 512 + 513 * 10, 512),
         (partial(mlp, hidden=[200, 200]), MNIST, 10, 199_210, 200),
         (mlp, DIGITS, 10, 65 * 64 + 65 * 10, 64),
         (digits_cnn, DIGITS, 10, 10 * 16 + 145 * 32 + 129 * 32 + 33 * 10, 32),
@@ -120,6 +127,34 @@ def test_block_names_are_those_of_the_papers():
     assert names[:-3] == [f"conv{s}_{i}" for s, n in enumerate(stages, 1) for i in range(1, n + 1)]
     names = [name for name, _ in on_meta(mobilenet_v1_cifar, CIFAR, 10).blocks()]
     assert names == ["stem", *[f"block{i}" for i in range(1, 14)], "fc"]
+
+
+def test_vgg11_is_that_of_the_source():
+    """Configuration A: what the pools follow, dropout in front of two layers, and He's initial weights."""
+    network = vgg11(CIFAR, 10)
+    names = [name for name, _ in network.blocks()]
+    assert names == [f"conv{s}_{i}" for s, n in enumerate((1, 1, 2, 2, 2), 1) for i in range(1, n + 1)] + [
+        "fc1", "fc2", "fc3"
+    ]  # fmt: skip
+    pools = [n.split(".")[1] for n, m in network.named_modules() if isinstance(m, nn.MaxPool2d)]
+    assert pools == ["conv1_1", "conv2_1", "conv3_2", "conv4_2", "conv5_2"]
+    dropped = {n: m.p for n, m in network.named_modules() if isinstance(m, nn.Dropout)}
+    assert dropped == {"head.fc1.input_dropout": 0.5, "head.fc1.dropout": 0.5}
+    weight = network.get_parameter("encoder.conv5_2.conv.weight")
+    assert weight.std().item() == pytest.approx((2 / (9 * 512)) ** 0.5, rel=0.02)
+    assert network.get_parameter("encoder.conv5_2.conv.bias").abs().max() == 0
+    assert on_meta(partial(vgg11, norm="bn"), CIFAR, 10).get_submodule("encoder.conv1_1.norm") is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "num_classes", "count"),
+    [("simple_cnn", 10, 62_006), ("lg_cnn", 10, 64_102), ("feddyn_cnn", 10, 797_962), ("vgg11", 10, 9_750_922),
+     ("pfllib_cnn", 100, 924_708)],
+)  # fmt: skip
+def test_files_of_networks_say_their_size(name, num_classes, count):
+    path = next(path for path in CONFIGS if path.stem == name)
+    assert num_params(on_meta(instantiate(OmegaConf.load(path)), CIFAR, num_classes)) == count
+    assert f"{count:,} parameters" in path.read_text()
 
 
 def test_state_dict_keys_of_fedrep_cnn10():

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from fedfeat.rounds.schedules import Constant, Cosine, Exponential, Step
+from fedfeat.rounds.schedules import Constant, Cosine, Exponential, Milestones, Step
 
 
 def test_constant_is_one():
@@ -23,3 +23,10 @@ def test_cosine_warms_up_then_falls_along_half_a_cosine():
     assert [schedule(r, 6) for r in range(3)] == pytest.approx([1 / 3, 2 / 3, 1.0])
     assert schedule(4, 6) == pytest.approx(0.1 + 0.9 * 0.5)
     assert schedule(5, 6) == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(0.75 * math.pi)))
+
+
+def test_milestones_are_shares_of_the_rounds():
+    """Of 10 rounds from the 6th and from the 8th on, as JYWa/FedNova and jhoon-oh/FedBABU have it."""
+    found = [Milestones()(r, 10) for r in range(10)]
+    assert found == pytest.approx([1] * 5 + [0.1] * 2 + [0.01] * 3)
+    assert [Milestones(shares=(1.0,), gamma=0.5)(r, 3) for r in range(3)] == [1] * 3

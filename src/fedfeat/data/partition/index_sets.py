@@ -37,7 +37,7 @@ def n_classes(
     held = np.zeros((num_classes, num_clients), dtype=bool)
     held[rows, np.arange(num_clients)[:, None]] = True
     available = np.bincount(labels, minlength=num_classes)
-    _check_pieces(available, held.sum(axis=1), "partition.classes_per_client")
+    check_pieces(available, held.sum(axis=1), "partition.classes_per_client")
     counts = np.zeros((num_classes, num_clients), dtype=np.int64)
     for label, mask in enumerate(held):
         holders = np.flatnonzero(mask)
@@ -65,7 +65,7 @@ def shards(
     num_classes = max(int(rows.max()), int(labels.max(initial=0))) + 1
     pieces = np.bincount(rows.ravel(), minlength=num_classes)
     if not allow_empty:
-        _check_pieces(np.bincount(labels, minlength=num_classes), pieces, "partition.shards_per_client")
+        check_pieces(np.bincount(labels, minlength=num_classes), pieces, "partition.shards_per_client")
     owners = np.full(len(labels), -1, dtype=np.int64)
     for label in np.flatnonzero(pieces):
         members = np.flatnonzero(labels == label)
@@ -182,7 +182,8 @@ def _check_clients(num_examples: int, num_clients: int) -> None:
         raise ConfigError.rule("federation.num_clients", rule, num_clients)
 
 
-def _check_pieces(available: np.ndarray, pieces: np.ndarray, key: str) -> None:
+def check_pieces(available: np.ndarray, pieces: np.ndarray, key: str) -> None:
+    """Refuse to cut a class, of which so many examples are there (C,), into more pieces (C,) than that."""
     short = np.flatnonzero(available < pieces)
     if len(short):
         label = int(short[0])

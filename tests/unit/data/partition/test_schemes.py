@@ -39,8 +39,9 @@ def cut(scheme, num_clients=10, seed=0, columns=COLUMNS):
 def test_every_config_builds_a_scheme_that_splits(name):
     num_clients = {"subsets": 2, "natural": 7}.get(name, 10)
     split = cut(built(name, val_fraction=0.1), num_clients)
-    held = np.concatenate([split.train.indices, split.val.indices])
-    assert np.array_equal(np.sort(held), np.arange(600))
+    tests = split.test.parts.indices if split.merged else []
+    held = np.concatenate([split.train.indices, split.val.indices, tests])
+    assert np.array_equal(np.sort(held), np.arange(750 if split.merged else 600))
     assert split.train.num_clients == split.val.num_clients == len(split.test.sizes()) == num_clients
     assert split.permuted == (name == "permuted")
     whole = cut(built(name), num_clients)
