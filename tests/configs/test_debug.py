@@ -93,4 +93,5 @@ def test_scenarios_are_each_about_one_thing():
     assert changes == {
         "none": {}, "stragglers": {"straggler_fraction": 0.5}, "weak": {"weak_fraction": 0.4},
         "reduced": {"reduced_fraction": 0.5},
+        "random_epochs": {"straggler_fraction": 1.0, "straggler_least": 2},
     }  # fmt: skip

@@ -182,8 +182,8 @@ BEFORE_ANY_WORK = [
     ),
     (
         "all stragglers",
-        "scenario.straggler_fraction=1",
-        r"scenario\.straggler_fraction must be in \[0, 1\), but it is 1",
+        "scenario.straggler_fraction=1 scenario.straggler_policy=drop",
+        r"scenario\.straggler_fraction must be below 1 beside scenario\.straggler_policy=drop, .*, but it is 1",
     ),
     ("learning rate -1", "optimizer.lr=-1", r"optimizer\.lr must be in \(0, inf\), but it is -1"),
     ("learning rate 0", "optimizer.lr=0", r"optimizer\.lr must be in \(0, inf\), but it is 0"),

@@ -229,6 +229,7 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", worker
         lr_factor=hydra.utils.instantiate(cfg.schedule),
         sampler=hydra.utils.instantiate(cfg.sampler),
         straggler_fraction=scenario["straggler_fraction"],
+        straggler_least=scenario["straggler_least"],
         drop_stragglers=scenario["straggler_policy"] == "drop",
         skip_failed=federation["on_client_error"] == "skip",
         evaluate_local=federation["evaluate_local"],

@@ -61,6 +61,10 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
             "be null beside federation.final_epochs, which come after the last round",
             federation["stop_at"],
         )
+    scenario = config.get("scenario") or {}
+    if scenario.get("straggler_policy") == "drop" and scenario.get("straggler_fraction") == 1:
+        rule = "be below 1 beside scenario.straggler_policy=drop, which would leave nobody"
+        yield "scenario.straggler_fraction", rule, scenario["straggler_fraction"]
     epochs, steps = (federation.get(key, _ABSENT) for key in ("local_epochs", "local_steps"))
     if epochs is None and steps is None:
         yield "federation.local_epochs", "be set where federation.local_steps is null", None

@@ -32,6 +32,7 @@ class Plan:
         eval_every: Evaluate after every so many rounds, and after the last one.
         lr_factor: Factor of the learning rate in (round from 0, number of rounds).
         straggler_fraction: Share of each cohort that finishes only part of its work.
+        straggler_least: Whole epochs that it finishes at least.
         drop_stragglers: Leave them out (FedAvg in FedProx's paper) instead of taking their partial work.
         skip_failed: Go on without a failed client instead of stopping.
         evaluate_local: Score the cohort's models right after their local fits, on their own test parts.
@@ -55,6 +56,7 @@ class Plan:
     eval_every: int
     lr_factor: Callable[[int, int], float]
     straggler_fraction: float = 0.0
+    straggler_least: int = 1
     drop_stragglers: bool = False
     skip_failed: bool = False
     evaluate_local: bool = False
@@ -144,7 +146,10 @@ class Plan:
             return num_steps
         if self.drop_stragglers:
             return 0
-        return straggler_steps(self.seed, round_idx, client_id, num_steps, self.steps_per_epoch(num_examples))
+        per_epoch = self.steps_per_epoch(num_examples)
+        return straggler_steps(
+            self.seed, round_idx, client_id, num_steps, per_epoch, self.straggler_least
+        )
 
     def final_steps(self, num_examples: int) -> int:
         """Optimizer steps of a client's fit after the last round."""

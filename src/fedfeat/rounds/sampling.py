@@ -26,10 +26,12 @@ def sample_stragglers(seed: int, round_idx: int, cohort: tuple[int, ...], fracti
     return frozenset(cohort[int(position)] for position in chosen)
 
 
-def straggler_steps(seed: int, round_idx: int, client_id: int, num_steps: int, steps_per_epoch: int) -> int:
-    """Steps a straggler finishes: uniform whole epochs in [1, E), or steps in [1, num_steps) below two epochs."""
+def straggler_steps(
+    seed: int, round_idx: int, client_id: int, num_steps: int, steps_per_epoch: int, least: int = 1
+) -> int:
+    """Steps a straggler finishes: uniform whole epochs in [least, E), or steps in [1, num_steps) where there are none."""
     generator = numpy_generator(seed, "work", round_idx, client_id)
     epochs = num_steps // steps_per_epoch
-    if epochs >= 2:
-        return int(generator.integers(1, epochs)) * steps_per_epoch
+    if epochs > least:
+        return int(generator.integers(least, epochs)) * steps_per_epoch
     return int(generator.integers(1, num_steps)) if num_steps > 1 else 1
