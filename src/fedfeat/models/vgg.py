@@ -109,9 +109,7 @@ def vgg11(
     return network
 
 
-def _stages(
-    stages: Sequence[tuple[int, int]], channels: int, norm: Norm, norm_groups: int
-) -> list[Block]:
+def _stages(stages: Sequence[tuple[int, int]], channels: int, norm: Norm, norm_groups: int) -> list[Block]:
     """Build stages of 3x3 convolutions, each with a 2x2 pool behind its last one."""
     blocks: list[Block] = []
     for stage, (out, depth) in enumerate(stages, start=1):

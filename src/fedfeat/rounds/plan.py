@@ -147,9 +147,7 @@ class Plan:
         if self.drop_stragglers:
             return 0
         per_epoch = self.steps_per_epoch(num_examples)
-        return straggler_steps(
-            self.seed, round_idx, client_id, num_steps, per_epoch, self.straggler_least
-        )
+        return straggler_steps(self.seed, round_idx, client_id, num_steps, per_epoch, self.straggler_least)
 
     def final_steps(self, num_examples: int) -> int:
         """Optimizer steps of a client's fit after the last round."""

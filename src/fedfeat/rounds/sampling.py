@@ -29,7 +29,7 @@ def sample_stragglers(seed: int, round_idx: int, cohort: tuple[int, ...], fracti
 def straggler_steps(
     seed: int, round_idx: int, client_id: int, num_steps: int, steps_per_epoch: int, least: int = 1
 ) -> int:
-    """Steps a straggler finishes: uniform whole epochs in [least, E), or steps in [1, num_steps) where there are none."""
+    """Steps a straggler finishes: uniform whole epochs in [least, E), or steps in [1, num_steps) if there are none."""
     generator = numpy_generator(seed, "work", round_idx, client_id)
     epochs = num_steps // steps_per_epoch
     if epochs > least:

@@ -48,8 +48,8 @@ class FixedLabels(Scheme):
 class Pathological(Scheme):
     """Clients take ``classes_per_client`` (s) classes in their order, in pieces of unequal sizes (PFLlib).
 
-    A class goes to the first ``ceil(K * s / C)`` clients that hold fewer than s, so that groups of clients hold the same
-    classes. All pieces but the last are uniform between a tenth of and a whole equal piece.
+    A class goes to the first ``ceil(K * s / C)`` clients that hold fewer than s, so that groups of clients hold the
+    same classes. All pieces but the last are uniform between a tenth of and a whole equal piece.
     """
 
     classes_per_client: Count
@@ -113,7 +113,9 @@ def unequal_pieces(size: int, count: int, rng: np.random.Generator) -> np.ndarra
     return np.append(pieces, size - pieces.sum())
 
 
-def drawn_counts(available: np.ndarray, shares: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+def drawn_counts(
+    available: np.ndarray, shares: np.ndarray, size: int, rng: np.random.Generator
+) -> np.ndarray:
     """Draw so many examples by class shares, (C,), from what is there, (C,); every draw takes at least one."""
     counts = np.zeros_like(available)
     while (left := size - counts.sum()) > 0:
