@@ -135,7 +135,7 @@ def test_the_example_of_feddyns_code():
     assert published_numbers(config) == {}
 
 
-PAPERS = ("niid_bench", "fednova", "feddyn")
+PAPERS = ("niid_bench", "fednova", "feddyn", "fedopt", "lg_fedavg", "fedbabu")
 EVERY = [(paper, name) for paper in PAPERS for name in presets(paper)]
 
 
@@ -159,7 +159,8 @@ def test_targets_lie_on_both_sides_of_every_published_accuracy(paper, name):
     config = composed(f"experiment={paper}/{name}")
     targets = config["federation"]["targets"]
     assert targets == sorted(targets)
-    for arm in axes(presets(paper)[name]).get("arm" if paper != "niid_bench" else "algorithm", ()):
+    grid = axes(presets(paper)[name])
+    for arm in grid.get("arm") or grid["algorithm"]:
         for accuracy in published_numbers(composed(f"experiment={paper}/{name}", chosen(arm))).values():
             below = max(target for target in targets if target <= accuracy)
             above = min(target for target in targets if target > accuracy)

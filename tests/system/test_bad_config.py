@@ -104,7 +104,11 @@ BEFORE_ANY_WORK = [
         r"nothing must be a known key, but there is none of that name; known there: name, group, seed",
     ),
     ("number for a section", "federation=3", r"federation must be one of default, fine_tuned, but it is 3"),
-    ("null for a section", "federation=null", r"federation must be one of default, fine_tuned, but it is None"),
+    (
+        "null for a section",
+        "federation=null",
+        r"federation must be one of default, fine_tuned, but it is None",
+    ),
     ("number for a half", "algorithm/client=3", r"algorithm/client must be one of fedavg, .*, but it is 3"),
     ("number in a list", "logger=[csv,3]", r"logger must be one of all, comet, .*, but it is 3"),
     ("number in a sweep", "--multirun model=mlp,3", r"model must be one of digits_cnn, .*, but it is 3"),
