@@ -36,6 +36,7 @@ REFUSED = [
     ("scenario.reduced_fraction", 1.1, "in [0, 1]"),
     ("scenario.reduced_to", 0.0, "in (0, 1]"),
     ("federation.final_epochs", 0, "in (0, inf)"),
+    ("federation.stop_at", 0, "in (0, 1]"),
     ("federation.on_client_error", "ignore", "one of raise, skip"),
     ("federation.eval_every", 0, "an integer of at least 1"),
     ("federation.eval_batch_size", None, "an integer of at least 1"),

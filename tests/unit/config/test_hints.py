@@ -12,10 +12,11 @@ from fedfeat.errors import ConfigError
 @pytest.mark.parametrize(
     ("words", "end"),
     [
-        ("partition.alpha=0.3", "; it is a key of partition=dirichlet, partition=dirichlet_uncapped and "
-         "partition=quantity_skew."),  # the second has it from the first
-        ("algorithm.client.mu=0.1", "; it is a key of algorithm/client=fedfusion_fedprox and "
-         "algorithm/client=fedprox."),
+        ("partition.alpha=0.3", "; it is a key of partition=client_dirichlet, partition=dirichlet, "
+         "partition=dirichlet_uncapped and partition=quantity_skew."),  # the third has it from the second
+        ("algorithm.client.mu=0.1", "; it is a key of algorithm/client=fedfusion_fedprox, "
+         "algorithm/client=fednova_fedprox, algorithm/client=fedprox, algorithm/client=pfedme and "
+         "algorithm/client=scaffold_fedprox."),
         ("algorithm=fedavg structure.groups=4", "; it is a key of structure=grouped and structure=trimmed."),
         ("data.loader.signal=1", "; it is a key of data=synthetic."),
         ("logger=csv logger.wandb.project=p", "; it is a key of logger=all, logger=wandb and logger=wandb_offline."),
@@ -43,7 +44,7 @@ def test_the_sentence_ends_with_where_the_key_is_known(words, end):
 
 def test_a_part_names_the_options_that_have_its_key_too():
     assert str(unknown_key("schedule.gamma", ["floor"])).endswith(
-        "; it is a key of schedule=exponential and schedule=step."
+        "; it is a key of schedule=exponential, schedule=milestones and schedule=step."
     )
 
 
