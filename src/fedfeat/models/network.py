@@ -87,6 +87,13 @@ class Network(nn.Module):
         """
         return _through(_without_last_dropout([*self._up_to_features, *self._up_to_last]), x)
 
+    def representation_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Give `representation`, (B, d), and the logits, (B, num_classes), in one pass."""
+        layers = [*self._up_to_features, *self._up_to_last]
+        end = _end_without_dropout(layers)
+        common, last = _through(layers[:end], x), layers[end:]
+        return _through(_without_dropout(last), common), self.last_layer(_through(last, common))
+
     def feature_vector(self, x: Tensor) -> Tensor:
         """Give the features as vectors (B, d), without a dropout that ends them."""
         return _through(_without_last_dropout(self._up_to_features), x).flatten(1)
@@ -126,10 +133,20 @@ def _layers(blocks: nn.Sequential) -> list[Layer]:
 
 def _without_last_dropout(layers: Sequence[Layer]) -> list[Layer]:
     """Leave dropout out where nothing follows it, or nothing but what flattens."""
+    end = _end_without_dropout(layers)
+    return [*layers[:end], *_without_dropout(layers[end:])]
+
+
+def _end_without_dropout(layers: Sequence[Layer]) -> int:
+    """Count the layers up to the last one that neither drops nor flattens."""
     end = len(layers)
     while end and isinstance(layers[end - 1], (DROPOUTS, nn.Flatten)):
         end -= 1
-    return [*layers[:end], *(layer for layer in layers[end:] if not isinstance(layer, DROPOUTS))]
+    return end
+
+
+def _without_dropout(layers: Sequence[Layer]) -> list[Layer]:
+    return [layer for layer in layers if not isinstance(layer, DROPOUTS)]
 
 
 def _through(layers: Iterable[Layer], x: Tensor) -> Tensor:

@@ -24,6 +24,26 @@ def test_forward_is_head_after_encoder_and_last_layer_after_representation():
     assert torch.equal(network.last_layer(network.representation(x)), logits)
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "last", [[nn.Dropout2d(0.5), nn.Flatten()], [nn.Flatten(), nn.Dropout(0.5)], [nn.Flatten()]]
+)
+def test_representation_and_logits_in_one_pass_are_those_of_two(last, training):
+    """Bit for bit, with the same dropout in front of the last layer and none in the representation."""
+    torch.manual_seed(0)
+    encoder = [("conv", nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU()))]
+    network = Network(encoder, [("last", nn.Sequential(*last, nn.Linear(3 * 4, 2)))], (1, 4, 4), 2).train(
+        training
+    )
+    x = torch.randn(5, 1, 4, 4)
+    torch.manual_seed(1)
+    expected = network(x)
+    torch.manual_seed(1)
+    representation, logits = network.representation_and_logits(x)
+    assert torch.equal(logits, expected)
+    assert torch.equal(representation, network.representation(x))
+
+
 def test_blocks_in_order_compose_to_the_network():
     network = digits_cnn((1, 8, 8), 10)
     x = hidden = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
