@@ -21,12 +21,14 @@ class Server(ABC):
         accepts_unequal: Whether clients may run unequal networks.
         needs_everyone: Whether all clients have to take part in every round.
         needs_whole_model: Whether it takes whole models, of which nothing stays with a client.
+        needs_common_width: Whether the last layers of all clients' networks have to read equally many numbers.
     """
 
     payload_type: ClassVar[type]
     accepts_unequal: bool = False
     needs_everyone: bool = False
     needs_whole_model: bool = False
+    needs_common_width: bool = False
 
     def check(self, model: nn.Module, setting: Setting) -> None:  # noqa: B027 - most methods take any
         """Refuse a model or a course of the rounds that the method cannot work with, before anything is done.

@@ -1,5 +1,7 @@
 """Whether the halves of a method fit each other, the course of the rounds, the networks and the data."""
 
+from collections.abc import Hashable
+
 import hydra
 import torch
 from omegaconf import DictConfig
@@ -34,6 +36,8 @@ def check_method(worker: Worker, server: Server, setting: Setting) -> None:
             f"whose networks share no layers of the same shapes, see algorithm.client.personal and pool.head_width), "
             f"but {type(server).__name__} cannot."
         )
+    if unequal and server.needs_common_width:
+        _check_widths(worker, setting)
     module.check(setting)
     _check_attendance(server, setting)
 
@@ -59,6 +63,21 @@ def _check_halves(module: ClientModule, server: Server) -> None:
             f"algorithm.client.personal must be [] for {type(server).__name__}, which takes whole networks, but it "
             f"keeps {len(module.personal_keys)} tensors back, {module.personal_keys[0]} first."
         )
+
+
+def _check_widths(worker: Worker, setting: Setting) -> None:
+    widths: dict[Hashable, int] = {}
+    for k in range(worker.data.num_clients):
+        key = worker.networks.key(k)
+        if key in widths:
+            continue
+        widths[key] = worker.networks.build(key).last_layer.in_features
+        if widths[key] != widths[worker.networks.key(0)]:
+            raise UserError(
+                f"algorithm={setting.algorithm} needs networks whose last layers all read as many numbers, which "
+                f"pool.head_width gives to a pool, but that of client 0 reads {widths[worker.networks.key(0)]} and "
+                f"that of client {k} reads {widths[key]}."
+            )
 
 
 def _check_attendance(server: Server, setting: Setting) -> None:
