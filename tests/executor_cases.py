@@ -29,6 +29,8 @@ POOL = [
     "+pool.models.wide={_target_:fedfeat.models.mlp.mlp,_partial_:true,hidden:[16]}",
 ]  # fmt: skip
 OWN = ["federation.cohort_size=3", "federation.evaluate_local=true", "federation.final_epochs=1", *KEPT]
+# Last layers that read as many numbers.
+SAME_WIDTH = [POOL[0], POOL[1], POOL[2], POOL[3].replace("[16]", "[6]")]
 GROUPS = ["structure.depth=1", "partition=n_classes", "partition.classes_per_client=2", "~partition.min_size"]
 IMAGES = ["data.loader.shape=[1,8,8]", "model=digits_cnn", "~model.hidden"]
 
@@ -87,6 +89,13 @@ CASES = {
     "per_fedavg": ["algorithm=per_fedavg", "algorithm.client.alpha=0.1", *OWN],
     "pfedme": ["algorithm=pfedme", "algorithm.server.beta=0.7", "model.dropout=0.3", *OWN],
     "fedala": ["algorithm=fedala", "federation.num_rounds=3", "model.dropout=0.3", *OWN[:-1]],
+    "fedproto": [
+        "algorithm=fedproto",
+        "federation.cohort_size=3",
+        "federation.evaluate_local=true",
+        *SAME_WIDTH,
+        *KEPT,
+    ],
     "fedma": ["algorithm=fedma", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_independent": ["algorithm=fedma_independent", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_oneshot": ["algorithm=fedma_oneshot"],

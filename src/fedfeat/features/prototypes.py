@@ -1,6 +1,7 @@
 """Class means of representations: what clients exchange of them, and moments that pool exactly.
 
-With n, m and S of the examples of a class (number, mean, and the sum of (z - m)(z - m)^T), those of two sets together are
+With n, m and S of the examples of a class, their number, their mean and the sum of (z - m)(z - m)^T, those of two sets
+together are
 
     n = n_1 + n_2,   m = (n_1 m_1 + n_2 m_2) / n,   S = S_1 + S_2 + n_1 n_2 / n (m_1 - m_2)(m_1 - m_2)^T
 

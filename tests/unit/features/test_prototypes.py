@@ -111,7 +111,7 @@ def test_padding_counts_for_nothing_in_the_pull():
     assert loss.item() == pytest.approx(2.5)
     loss.backward()
     assert features.grad[1].tolist() == [0, 0]
-    assert float(pull(features, torch.tensor([-100, -100]), PROTOTYPES, KNOWN)) == 0
+    assert pull(features, torch.tensor([-100, -100]), PROTOTYPES, KNOWN).item() == 0
 
 
 def test_the_nearest_prototype_has_the_largest_logit_and_an_unknown_one_none():
