@@ -96,6 +96,13 @@ CASES = {
         *SAME_WIDTH,
         *KEPT,
     ],
+    "fedtgp": [
+        "algorithm=fedtgp",
+        "algorithm.client.proto_from=before",
+        "federation.cohort_size=3",
+        *SAME_WIDTH,
+        *KEPT,
+    ],
     "fedma": ["algorithm=fedma", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_independent": ["algorithm=fedma_independent", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_oneshot": ["algorithm=fedma_oneshot"],

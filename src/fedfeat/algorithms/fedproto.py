@@ -1,9 +1,9 @@
 """FedProto: Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022, Alg. 1.
 
     server: each round: S <- sample clients;  send P to S;  receive P_k, n_k
-            P[c] <- sum over the k in S that have class c of n_kc / (sum_j n_jc) * P_k[c]           (Eq. 6)
-    client: w_k is its own;  minimise  F_k(w_k) + lambda * mean over examples of 1/d ||z - P[y]||^2  (Eq. 7)
-            P_k[c] <- mean of z over its examples of class c                                        (Eq. 3)
+            P[c] <- sum over the k in S that have class c of n_kc / (sum_j n_jc) * P_k[c]
+    client: w_k is its own;  minimise  F_k(w_k) + lambda * mean over examples of 1/d ||z - P[y]||^2
+            P_k[c] <- mean of z over its examples of class c
 
 z is what the last layer reads. No weights cross the wire, so clients may run any networks whose last layers read
 equally many numbers.

@@ -4,16 +4,66 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import torch
+from torch import nn
+
+from fedfeat.features.prototypes import Prototypes
 from fedfeat.models.network import Network
+from fedfeat.seeding import derive_seed
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Callable, Iterable
 
-    from fedfeat.types import Federation
+    from torch import Tensor
+
+    from fedfeat.types import Federation, Update
 
 
 def width_of(model: nn.Module, federation: Federation) -> int:
     """Give what all clients' last layers read (`Server.needs_common_width`); ``model`` is the server's network."""
+    return network_of_client(model, federation).last_layer.in_features
+
+
+def network_of_client(model: nn.Module, federation: Federation) -> Network:
+    """Give the first client's network, with the common initial weights."""
     key = federation.networks.key(0)
-    network = model if key is None else federation.networks.build(key)
-    return cast(Network, network).last_layer.in_features
+    return cast(Network, model if key is None else federation.networks.build(key))
+
+
+def received(updates: Iterable[Update]) -> Prototypes | None:
+    """Put the prototypes of a round's clients one under the other, (n,) and (n, d); None without any."""
+    payloads = [update.payload for update in updates]
+    classes = [payload.classes for payload in payloads if len(payload.classes)]
+    means = [payload.means for payload in payloads if len(payload.classes)]
+    return Prototypes(torch.cat(classes), torch.cat(means)) if classes else None
+
+
+def descend(
+    module: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    pairs: Prototypes,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    address: tuple[int, int],
+) -> None:
+    """Train a module on prototypes in place, by a fresh SGD.
+
+    Args:
+        module: What is trained.
+        loss: Of prototypes (B, d) and their classes (B,).
+        pairs: All of them.
+        epochs: Passes over them, each in an order of its own.
+        batch_size: B.
+        lr: Learning rate.
+        address: Seed and round, of the orders.
+    """
+    optimizer = torch.optim.SGD(module.parameters(), lr=lr)
+    generator = torch.Generator().manual_seed(derive_seed(address[0], "prototypes", address[1]))
+    for _ in range(epochs):
+        for batch in torch.randperm(len(pairs.classes), generator=generator).split(batch_size):
+            chosen = batch.to(pairs.classes.device)
+            optimizer.zero_grad()
+            loss(pairs.means[chosen], pairs.classes[chosen]).backward()
+            optimizer.step()
