@@ -23,7 +23,8 @@ def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str,
     Args:
         model: A network with named blocks.
         personal: Selectors of what stays with the client: ``"all"``, ``"norm"`` (normalisation layers by type),
-            ``"last"`` (the layer that gives the logits), or the dotted name of a block (``"head"``, ``"head.fc3"``).
+            ``"last"`` (the layer that gives the logits), ``"body"`` (all but that layer), or the dotted name of a block
+            (``"head"``, ``"head.fc3"``).
 
     Raises:
         ConfigError: A selector matches nothing.
@@ -50,7 +51,7 @@ def selected(model: nn.Module, selectors: Sequence[str], key: str) -> set[str]:
     for selector in selectors:
         found = _select(model, selector)
         if not found:
-            rule = f"name tensors of the model by 'all', 'norm', 'last' or a block of {_block_names(model)}"
+            rule = f"name tensors of the model by 'all', 'norm', 'body', 'last' or a block of {_block_names(model)}"
             raise ConfigError.rule(key, rule, selector)
         chosen |= found
     return chosen
@@ -84,6 +85,8 @@ def _select(model: nn.Module, selector: str) -> set[str]:
     keys = set(model.state_dict())
     if selector == "all":
         return keys
+    if selector == "body":
+        return keys - _select(model, "last")
     modules = dict(model.named_modules())
     if selector == "last":
         blocks = [model.last_layer_name] if isinstance(model, Network) else []

@@ -2,6 +2,7 @@ import pytest
 from torch import nn
 
 from fedfeat.errors import ConfigError
+from fedfeat.models.mlp import mlp
 from fedfeat.models.policy import PERSONAL, SHARED, describe, keys_with, tensor_policies
 
 
@@ -48,3 +49,10 @@ def test_all_keeps_everything():
     assert describe(policies) == (
         "11 tensors: 11 personal (encoder.0.weight, encoder.0.bias, encoder.1.weight, encoder.1.bias, ...)"
     )
+
+
+def test_a_body_is_all_but_the_last_layer():
+    model = mlp((4,), 3, hidden=[5, 6])
+    personal, last = (keys_with(tensor_policies(model, [name]), PERSONAL) for name in ("body", "last"))
+    assert last == ("head.fc3.linear.weight", "head.fc3.linear.bias")
+    assert (*personal, *last) == tuple(model.state_dict())
