@@ -103,6 +103,7 @@ CASES = {
         *SAME_WIDTH,
         *KEPT,
     ],
+    "fedgh": ["algorithm=fedgh", "federation.cohort_size=3", *SAME_WIDTH, *KEPT],
     "fedma": ["algorithm=fedma", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_independent": ["algorithm=fedma_independent", "federation.num_rounds=3", "optimizer.momentum=0"],
     "fedma_oneshot": ["algorithm=fedma_oneshot"],

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedfeat.algorithms.prototype_clients import PulledClient
-from fedfeat.algorithms.prototype_servers import descend, received, width_of
+from fedfeat.algorithms.prototype_servers import descend, stacked, width_of
 from fedfeat.config.conditions import Count, Natural, NotNegative, Positive
 from fedfeat.features.prototypes import Prototypes, class_moments, distances_between, prototypes_of
 from fedfeat.models.frozen import FrozenCopy
@@ -170,7 +170,7 @@ class FedTGPServer(Server):
 
     def aggregate(self, state: FedTGPState, updates: Iterable[Update]) -> FedTGPState:
         """Train F; a round without a prototype changes nothing but its number."""
-        pairs = received(updates)
+        pairs = stacked(update.payload for update in updates)
         state = state._replace(round_idx=state.round_idx + 1)
         if pairs is None:
             return state

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fedfeat.types import Federation, Update
+    from fedfeat.types import Federation
 
 
 def width_of(model: nn.Module, federation: Federation) -> int:
@@ -30,12 +30,12 @@ def network_of_client(model: nn.Module, federation: Federation) -> Network:
     return cast(Network, model if key is None else federation.networks.build(key))
 
 
-def received(updates: Iterable[Update]) -> Prototypes | None:
+def stacked(prototypes: Iterable[Prototypes]) -> Prototypes | None:
     """Put the prototypes of a round's clients one under the other, (n,) and (n, d); None without any."""
-    payloads = [update.payload for update in updates]
-    classes = [payload.classes for payload in payloads if len(payload.classes)]
-    means = [payload.means for payload in payloads if len(payload.classes)]
-    return Prototypes(torch.cat(classes), torch.cat(means)) if classes else None
+    parts = [part for part in prototypes if len(part.classes)]
+    if not parts:
+        return None
+    return Prototypes(torch.cat([part.classes for part in parts]), torch.cat([part.means for part in parts]))
 
 
 def descend(
