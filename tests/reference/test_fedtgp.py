@@ -260,6 +260,15 @@ def forgetful(self, turn, tensors):
     return UPLOAD(self, turn, tensors)
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_the_server_trains_in_single_precision_where_clients_have_half(precision, tmp_path):
+    _, steps = steps_of(tmp_path, "algorithm=fedtgp", f"trainer.precision={precision}")
+    state = steps[-1][0].state
+    assert {tensor.dtype for tensor in [*state.params.values(), state.prototypes]} == {torch.float32}
+    assert state.prototypes.isfinite().all()
+    assert not torch.equal(state.prototypes, steps[1][0].state.prototypes)
+
+
 CONTRAST, MARGIN, PULL = fedtgp.contrast, fedtgp.margin_of, prototype_clients.pull
 BUGS = {
     "margin of the wrong sign": (fedtgp, "contrast", lambda *parts: CONTRAST(*parts[:3], -parts[3])),

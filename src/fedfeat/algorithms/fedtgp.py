@@ -23,7 +23,7 @@ from fedfeat.config.conditions import Count, Natural, NotNegative, Positive
 from fedfeat.features.prototypes import Prototypes, class_moments, distances_between, prototypes_of
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.network import Network, dtype_of
-from fedfeat.params import copy_into, snapshot
+from fedfeat.params import copy_into, full, snapshot
 from fedfeat.seeding import derive_seed
 from fedfeat.server import Server
 from fedfeat.types import Federation, Tensors, Turn, Update
@@ -161,8 +161,10 @@ class FedTGPServer(Server):
         num_classes, width = federation.class_counts.shape[1], width_of(model, federation)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(federation.seed, "trainable prototypes"))
-            net = TrainablePrototypes(num_classes, width).to(dtype_of(model))
-        return FedTGPState(federation.seed, 0, snapshot(net), torch.zeros(0, width, dtype=dtype_of(model)))
+            # Distances of half-precision numbers are not implemented, and SGD in it would stand still.
+            net = TrainablePrototypes(num_classes, width).to(full(torch.zeros(0, dtype=dtype_of(model))))
+        nothing = torch.zeros(0, width, dtype=dtype_of(net))
+        return FedTGPState(federation.seed, 0, snapshot(net), nothing)
 
     def broadcast(self, state: FedTGPState, client_id: int) -> Prototypes:
         """Send P, of all classes."""
@@ -175,9 +177,9 @@ class FedTGPServer(Server):
         if pairs is None:
             return state
         num_classes, width = state.params["embedding.weight"].shape
-        net = TrainablePrototypes(num_classes, width).to(self.site.device, pairs.means.dtype)
+        net = TrainablePrototypes(num_classes, width).to(self.site.device, state.prototypes.dtype)
         copy_into(net, state.params)
-        pairs = Prototypes(*(tensor.to(self.site.device) for tensor in pairs))
+        pairs = Prototypes(pairs.classes.to(self.site.device), pairs.means.to(net.out.weight))
         counts, centres, _ = class_moments(pairs.means, pairs.classes, num_classes)
         delta = margin_of(centres[counts > 0], self.margin, self.tau)
         descend(

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedfeat.params import full
+
 Scatter = Literal["none", "diagonal", "full"]
 """What is summed up beside the means: nothing, squares, or all products of deviations."""
 
@@ -129,8 +131,8 @@ def nearness(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
         prototypes: (C, d).
         known: Which of them there are, bool (C,).
     """
-    distances = distances_between(features, prototypes.to(features.dtype))
-    return (-distances).masked_fill(~known, -torch.inf)
+    z = full(features)
+    return (-distances_between(z, prototypes.to(z))).masked_fill(~known, -torch.inf)
 
 
 def distances_between(one: Tensor, other: Tensor) -> Tensor:

@@ -120,6 +120,12 @@ def test_the_nearest_prototype_has_the_largest_logit_and_an_unknown_one_none():
     assert found[0].tolist() == pytest.approx([0, -torch.inf, -(2**0.5)])
 
 
+def test_features_of_half_precision_are_compared_in_single():
+    features = torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)
+    assert nearness(features, PROTOTYPES, KNOWN)[0, [0, 2]].tolist() == [-1, -1]
+    assert pull(features, torch.tensor([0]), PROTOTYPES, KNOWN).item() == 0.5
+
+
 def test_distances_are_exact_and_differentiable_where_they_are_0():
     """At 1e4 an expanded square of float32 is off by ten, or below zero."""
     one = torch.tensor([[1e4, 1e4], [1e4, 1e4 + 1]], requires_grad=True)
