@@ -222,6 +222,15 @@ def test_a_header_fits_last_layers_of_other_names(tmp_path):
     assert torch.equal(module.model.head.fc2.linear.weight, steps[-1][0].state.header["weight"])
 
 
+@pytest.mark.parametrize("algorithm", ["fedproto", "fedtgp", "fedgh"])
+@pytest.mark.parametrize("structure", ["grouped", "trimmed"])
+def test_grouped_networks_are_refused(structure, algorithm, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"structure must be none where clients send prototypes, .* it is 'grouped'\."
+    ):
+        steps_of(tmp_path, f"algorithm={algorithm}", f"structure={structure}")
+
+
 @pytest.mark.parametrize("personal", [[], ["all"], ["head"]])
 def test_other_personal_parts_are_refused(personal, tmp_path):
     with pytest.raises(

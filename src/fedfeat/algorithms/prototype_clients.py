@@ -19,6 +19,7 @@ from fedfeat.features.prototypes import (
     prototypes_of,
     pull,
 )
+from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network, dtype_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class PrototypeClient(ClientModule):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
+        if isinstance(self.model, GroupedNetwork):
+            rule = (
+                "be none where clients send prototypes, of which a group of the last layer would read a part"
+            )
+            raise ConfigError.rule("structure", rule, "grouped")
         self._num_represented = 0
 
     @property
