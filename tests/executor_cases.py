@@ -54,6 +54,13 @@ CASES = {
     "scaffold": ["algorithm=scaffold", "federation.cohort_size=3", "model.dropout=0.3", *KEPT],
     "fednova": ["algorithm=fednova", "scenario.straggler_fraction=0.5", *KEPT],
     "feddyn": ["algorithm=feddyn", "federation.cohort_size=3", "federation.ram_budget_mb=0", *KEPT],
+    "moon": [
+        "algorithm=moon",
+        "federation.cohort_size=3",
+        "federation.ram_budget_mb=0",
+        "model.dropout=0.3",
+        *KEPT,
+    ],
     "restricted": ["algorithm=fedavg_restricted"],
     "personal_head": [
         "algorithm=fedavg",

@@ -24,7 +24,6 @@ from torch.optim import Optimizer
 
 from fedfeat.algorithms.matched import (
     Assignments,
-    drawn_again,
     forget_flops,
     hidden_layers,
     match_neurons,
@@ -39,6 +38,7 @@ from fedfeat.features.chain import as_params, chain_layers, layer_of, sliced
 from fedfeat.features.matching import BBPMap
 from fedfeat.features.neurons import spread_inputs
 from fedfeat.models.policy import MATCHED
+from fedfeat.models.redraw import drawn_again
 from fedfeat.params import copy_into, select, snapshot
 from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.server import Server

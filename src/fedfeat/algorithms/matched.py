@@ -1,8 +1,6 @@
 """What methods that match neurons have in common: their networks, widths that change, layers matched and averaged."""
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
-from typing import cast
 
 import numpy as np
 import torch
@@ -13,9 +11,6 @@ from fedfeat.errors import UserError
 from fedfeat.features.chain import chain_layers, fit_shapes
 from fedfeat.features.matching import BBPMap, match_layer
 from fedfeat.features.neurons import Layer, layer_rows, rows_layer
-from fedfeat.models.blocks import xavier_
-from fedfeat.models.network import Network
-from fedfeat.params import snapshot
 from fedfeat.types import Update
 
 Assignments = tuple[Tensor, ...]
@@ -92,21 +87,3 @@ def forget_flops(module: ClientModule) -> None:
     """Have the FLOPs of an example counted again."""
     for cached in ("flops_per_example", "forward_flops_per_example"):
         module.__dict__.pop(cached, None)
-
-
-def drawn_again(network: nn.Module, seed: int) -> dict[str, Tensor]:
-    """Draw weights of a chain of layers anew, as its builder does.
-
-    Args:
-        network: The chain; stays as it is.
-        seed: Of the draws.
-    """
-    # On the CPU, for another device's generator draws other numbers.
-    model = deepcopy(network).cpu()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        for name in chain_layers(model):
-            cast(nn.Linear, model.get_submodule(name)).reset_parameters()
-        if isinstance(model, Network) and model.is_xavier:
-            xavier_(model)
-    return snapshot(model)

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from fedfeat.algorithms.matched import (
     Assignments,
-    drawn_again,
     hidden_layers,
     match_neurons,
     mean_by_class,
@@ -35,6 +34,7 @@ from fedfeat.features.chain import as_model, layer_of, sliced
 from fedfeat.features.matching import BBPMap
 from fedfeat.features.neurons import Layer, spread_inputs
 from fedfeat.features.one_shot import Fused, pfnm
+from fedfeat.models.redraw import drawn_again
 from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed, numpy_generator
 from fedfeat.server import Server
