@@ -61,6 +61,13 @@ CASES = {
         "model.dropout=0.3",
         *KEPT,
     ],
+    "fedrod": [
+        "algorithm=fedrod",
+        "federation.cohort_size=3",
+        "federation.ram_budget_mb=0",
+        "model.dropout=0.3",
+        *KEPT,
+    ],
     "restricted": ["algorithm=fedavg_restricted"],
     "personal_head": [
         "algorithm=fedavg",

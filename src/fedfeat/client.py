@@ -14,7 +14,7 @@ from fedfeat.config.conditions import Text
 from fedfeat.models.flops import forward_flops, training_flops
 from fedfeat.models.network import Network
 from fedfeat.models.policy import PERSONAL, keys_with, sent_keys, tensor_policies
-from fedfeat.models.softmax_scope import SoftmaxScope, check_scope, outside_scope
+from fedfeat.models.softmax_scope import SoftmaxScope, check_scope, in_scope, log_prior, outside_scope
 from fedfeat.params import copy_into, select, snapshot
 from fedfeat.types import Setting, Turn, Weights
 
@@ -65,6 +65,8 @@ class ClientModule(QuickModule):
     """Why clients cannot be stacked into one fit (`executor=vectorized`), as "it ..."; None where they can: all that
     tells their turns apart is in `state_dict` after `receive` and `begin_turn`. A class that overrides more of a turn
     than `loss` and `upload` has to have an ``apart`` of its own."""
+    _outside: Tensor | None
+    _prior: Tensor | None
     plain: Callable[[Tensor], Tensor]
     """From inputs as they are stored to what the network reads; set by the worker."""
 
@@ -86,8 +88,8 @@ class ClientModule(QuickModule):
         self.personal_keys = keys_with(self.policies, PERSONAL)
         check_scope(model, softmax_scope)
         self.softmax_scope = softmax_scope
-        self._outside: Tensor | None
-        self.register_buffer("_outside", None)
+        for name in ("_outside", "_prior"):
+            self.register_buffer(name, None)
         self.lr = self.base_lr
         self.optimizer_state: dict[int, dict[str, Tensor]] = {}
         self._initial_personal = snapshot(model, self.personal_keys)
@@ -140,6 +142,7 @@ class ClientModule(QuickModule):
         """Set what every method has anew in a turn; the worker's, before `begin_turn`."""
         self.lr = turn.lr
         self._outside = outside_scope(self.model, self.softmax_scope, turn.class_counts, turn.device)
+        self._prior = log_prior(self.model, self.softmax_scope, turn.class_counts, turn.device)
         self._loss_sum, self._num_seen = 0.0, 0.0
 
     def begin_turn(self, turn: Turn) -> None:
@@ -152,9 +155,7 @@ class ClientModule(QuickModule):
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy of logits (B, num_classes) over the softmax's scope."""
-        if self._outside is not None:
-            logits = logits.masked_fill(self._outside, -torch.inf)
-        return functional.cross_entropy(logits, labels)
+        return functional.cross_entropy(in_scope(logits, self._outside, self._prior), labels)
 
     def upload(self, turn: Turn, tensors: "Tensors") -> tuple[Any, Any]:
         """Give the payload for the server and the method's record to keep, or None; personal tensors are kept anyway.

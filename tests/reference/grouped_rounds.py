@@ -126,14 +126,14 @@ def reference_logits(params, x, sets, norm_group):
     return torch.stack(logits, 1), {"conv1": first.detach(), "conv2": torch.cat(second, 1).detach()}
 
 
-def reference_fit(params, x, y, inside, sets, norm_group):
-    """Full-batch steps of SGD on the cross-entropy over the classes inside."""
+def reference_fit(params, x, y, inside, sets, norm_group, prior):
+    """Full-batch steps of SGD on the cross-entropy over the classes inside, with something added to their logits."""
     outside = torch.tensor([c not in inside for c in range(3)])
     kept = ("running_mean", "running_var", "num_batches_tracked")
     for _ in range(STEPS):
         learned = {k: v.detach().requires_grad_() for k, v in params.items() if not k.endswith(kept)}
         logits, seen = reference_logits(params | learned, x, sets, norm_group)
-        loss = functional.cross_entropy(logits.masked_fill(outside, -torch.inf), y)
+        loss = functional.cross_entropy((logits + prior).masked_fill(outside, -torch.inf), y)
         slopes = torch.autograd.grad(loss, list(learned.values()))
         params = params | {
             k: (v - LR * s).detach() for (k, v), s in zip(learned.items(), slopes, strict=True)
@@ -155,9 +155,13 @@ def reference_client(params, data, client_id, setting):
     held = set(LABELS[client_id])
     kept = {c for classes in setting.class_map if held & set(classes) for c in classes}
     inside = {"all": kept if setting.trim else {0, 1, 2}, "kept_groups": kept, "present_classes": held}
+    inside["balanced"] = held
     chosen, train = data.split.train.of(client_id), data.dataset.train
     x, y = train.inputs[chosen].double(), train.labels[chosen]
-    return reference_fit(params, x, y, inside[setting.scope], setting.class_map, setting.norm_group)
+    prior = torch.zeros(3, dtype=torch.float64)
+    if setting.scope == "balanced":
+        prior += torch.bincount(y, minlength=3).log()
+    return reference_fit(params, x, y, inside[setting.scope], setting.class_map, setting.norm_group, prior)
 
 
 def mean(tensors, weights):
@@ -232,6 +236,8 @@ SETTINGS = {
     "psi_net": Setting(trim=True),
     "psi_net uniform": Setting(trim=True, pairing="all", weighting="uniform", group_weighting="uniform"),
     "psi_net of unequal groups": Setting(PAIR_AND_ONE, trim=True, group_weighting="class_count"),
+    "fed2, balanced": Setting(PAIR_AND_ONE, scope="balanced"),
+    "psi_net, balanced": Setting(trim=True, scope="balanced"),
     "psi_net, present": Setting(PAIR_AND_ONE, trim=True, scope="present_classes"),
     "one client a round": Setting(cohort_size=1),
     "two clients a round, trimmed": Setting(trim=True, cohort_size=2, group_weighting="uniform"),

@@ -44,6 +44,7 @@ CASES = {
     "personal head": {"batch_size": 2, "local_epochs": 3, "client": of(ClientModule, personal=["head"])},
     "local": {"batch_size": 2, "local_epochs": 3, "client": of(FedProxClient, mu=0.5, personal=["all"])},
     "present classes": {"batch_size": 2, "client": of(ClientModule, softmax_scope="present_classes")},
+    "balanced softmax": {"batch_size": 2, "client": of(ClientModule, softmax_scope="balanced")},
     "fusion": {
         "batch_size": 2,
         "local_epochs": 3,

@@ -111,7 +111,7 @@ AT_START = [
     (
         "kept groups of a plain network",
         "algorithm.client.softmax_scope=kept_groups",
-        r"algorithm\.client\.softmax_scope must be all or present_classes for .*, but it is 'kept_groups'",
+        r"algorithm\.client\.softmax_scope must be all, present_classes or balanced for .*, but it is 'kept_groups'",
     ),
     (
         "deeper than the network",

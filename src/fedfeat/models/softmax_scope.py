@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from fedfeat.errors import ConfigError
 from fedfeat.models.class_map import kept_sets
 from fedfeat.models.grouped import GroupedNetwork
+from fedfeat.models.network import dtype_of
 
-SoftmaxScope = Literal["all", "present_classes", "kept_groups"]
-"""All logits that the network has, those of groups that hold a class of the client, or those of its classes alone
-(methods.md#fed2-softmax-scope)."""
+SoftmaxScope = Literal["all", "present_classes", "kept_groups", "balanced"]
+"""All logits that the network has, those of groups that hold a class of the client, or those of its classes alone;
+under ``balanced`` these with the logarithm of the client's examples of each added (methods.md#fed2-softmax-scope)."""
 
 
 def check_scope(model: nn.Module, scope: SoftmaxScope) -> None:
@@ -22,7 +23,7 @@ def check_scope(model: nn.Module, scope: SoftmaxScope) -> None:
         ConfigError: ``kept_groups`` for a network without groups.
     """
     if scope == "kept_groups" and not isinstance(model, GroupedNetwork):
-        rule = "be all or present_classes for a network without groups"
+        rule = "be all, present_classes or balanced for a network without groups"
         raise ConfigError.rule("algorithm.client.softmax_scope", rule, scope)
 
 
@@ -44,3 +45,28 @@ def outside_scope(
         assert isinstance(model, GroupedNetwork)
         inside = {c for classes in kept_sets(model.class_sets, class_counts.tolist()) for c in classes}
     return torch.tensor([c not in inside for c in range(len(class_counts))], device=device)
+
+
+def log_prior(
+    model: nn.Module, scope: SoftmaxScope, class_counts: np.ndarray, device: torch.device
+) -> Tensor | None:
+    """Give what is added to the logits in the local softmax (C,); None for nothing.
+
+    Args:
+        model: The client's network.
+        scope: See `SoftmaxScope`.
+        class_counts: The client's training examples per class (C,).
+        device: Where the numbers are needed.
+    """
+    if scope != "balanced":
+        return None
+    # Against the largest: equal counts add exactly nothing. What is absent is outside of the scope.
+    counts = np.maximum(class_counts, 1) / max(class_counts.max(), 1)
+    return torch.from_numpy(np.log(counts)).to(device, dtype_of(model))
+
+
+def in_scope(logits: Tensor, outside: Tensor | None, prior: Tensor | None) -> Tensor:
+    """Give logits (B, C) as the local softmax takes them; the others as `outside_scope` and `log_prior` give them."""
+    if prior is not None:
+        logits = logits + prior
+    return logits if outside is None else logits.masked_fill(outside, -torch.inf)

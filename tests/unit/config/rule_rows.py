@@ -180,7 +180,7 @@ REFUSED_BY_PARTS = [
     ("algorithm.client.conv_bias", 1, "true or false"),
     ("algorithm.client.concat", "global", "one of global_first, local_first"),
     ("algorithm.client.cache_eg", "auto", "true or false"),
-    ("algorithm.client.softmax_scope", "some", "one of all, present_classes, kept_groups"),
+    ("algorithm.client.softmax_scope", "some", "one of all, present_classes, kept_groups, balanced"),
     ("algorithm.client.kernel", "cosine", "one of linear, rbf"),
     ("algorithm.client.sigma_factor", 0, "in (0, inf)"),
     ("algorithm.client.hsic", "exact", "one of biased, unbiased"),
