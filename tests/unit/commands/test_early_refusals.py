@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["inspect_features", "joining", "report"])
+@pytest.mark.parametrize("module", ["calibrate", "inspect_features", "joining", "report"])
 def test_a_folder_without_a_run_is_refused_before_torch_is_imported(module, tmp_path):
     code = (
         f"import sys; from fedfeat.commands.{module} import main\n"
