@@ -14,7 +14,7 @@ from fedfeat.config.conditions import Text
 from fedfeat.models.flops import forward_flops, training_flops
 from fedfeat.models.network import Network
 from fedfeat.models.policy import PERSONAL, keys_with, sent_keys, tensor_policies
-from fedfeat.models.softmax_scope import SoftmaxScope, check_scope, in_scope, log_prior, outside_scope
+from fedfeat.models.softmax_scope import SoftmaxScope, check_scope, in_scope, scope_terms
 from fedfeat.params import copy_into, select, snapshot
 from fedfeat.types import Setting, Turn, Weights
 
@@ -141,8 +141,8 @@ class ClientModule(QuickModule):
     def ready(self, turn: Turn) -> None:
         """Set what every method has anew in a turn; the worker's, before `begin_turn`."""
         self.lr = turn.lr
-        self._outside = outside_scope(self.model, self.softmax_scope, turn.class_counts, turn.device)
-        self._prior = log_prior(self.model, self.softmax_scope, turn.class_counts, turn.device)
+        counts, device = turn.class_counts, turn.device
+        self._outside, self._prior = scope_terms(self.model, self.softmax_scope, counts, device)
         self._loss_sum, self._num_seen = 0.0, 0.0
 
     def begin_turn(self, turn: Turn) -> None:
@@ -150,8 +150,7 @@ class ClientModule(QuickModule):
 
     def loss(self, batch: Batch) -> Tensor:
         """Local objective on a batch of inputs (B, ...) and labels (B,); a scalar."""
-        inputs, labels = batch
-        return self.cross_entropy(self(inputs), labels)
+        return self.cross_entropy(self(batch[0]), batch[1])
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy of logits (B, num_classes) over the softmax's scope."""

@@ -16,12 +16,12 @@ from grouped_rounds import (
 from harness import SIZES
 from torch.nn import functional
 
-import fedfeat.client
 from fedfeat import tree
 from fedfeat.algorithms import fed2
 from fedfeat.algorithms.fed2 import Fed2Server
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.paired_mean import PairedMean
+from fedfeat.models import softmax_scope
 from fedfeat.models.flops import training_flops
 from fedfeat.models.group_rows import rows_of, take_rows
 from fedfeat.models.grouped import GroupedNetwork, GroupSeparation
@@ -189,7 +189,7 @@ BUGS = {
     ),
     "softmax over all": (
         "fed2 by class count",
-        fedfeat.client,
+        softmax_scope,
         "outside_scope",
         lambda *_: None,
     ),

@@ -65,6 +65,13 @@ def log_prior(
     return torch.from_numpy(np.log(counts)).to(device, dtype_of(model))
 
 
+def scope_terms(
+    model: nn.Module, scope: SoftmaxScope, class_counts: np.ndarray, device: torch.device
+) -> tuple[Tensor | None, Tensor | None]:
+    """Give `outside_scope` and `log_prior`."""
+    return outside_scope(model, scope, class_counts, device), log_prior(model, scope, class_counts, device)
+
+
 def in_scope(logits: Tensor, outside: Tensor | None, prior: Tensor | None) -> Tensor:
     """Give logits (B, C) as the local softmax takes them; the others as `outside_scope` and `log_prior` give them."""
     if prior is not None:

@@ -101,6 +101,9 @@ def test_a_class_is_drawn_at_its_own_address():
         virtual_features(Moments(*moments_of(features_of())), [0, 0, 5, 0], "full", s)[0] for s in (1, 1)
     ]
     assert torch.equal(*noise)
+    z, y = virtual_features(moments, [5, 5, 0, 0], "shared", 1)
+    offsets = [z[y == c] - moments.means[c] for c in range(2)]
+    assert float((offsets[0] - offsets[1]).abs().max()) > 0.1
 
 
 def test_how_many_are_drawn_and_sent():
