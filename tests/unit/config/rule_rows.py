@@ -46,6 +46,7 @@ REFUSED = [
     ("federation.targets", [0.5, 1.5], "a list in which each must be in (0, 1]"),
     ("federation.targets", 0.5, "a list in which each must be in (0, 1]"),
     ("federation.target_metric", "", "a non-empty text"),
+    ("federation.stop_at", 1.5, "in (0, 1]"),
     ("optimizer.lr", 0.0, "in (0, inf)"),
     ("optimizer.lr", float("nan"), "in (0, inf)"),
     ("optimizer.momentum", 1, "in [0, 1)"),
