@@ -49,16 +49,16 @@ def test_an_arm_has_its_name_and_is_more_than_an_algorithm_or_just_one(arm):
 
 
 def test_options_of_algorithms_are_about_algorithms_and_structure():
-    """What changes another group is an arm. Fed2 and Psi-Net alone choose a structure, in one way."""
+    """What changes another group is an arm. Fed2 and Psi-Net choose a structure, in one way, FedBABU its fine-tuning."""
     words = {}
     for path in (CONFIGS / "algorithm").rglob("*.yaml"):
         text = path.read_text()
         assert "@package" not in text, path
         words[path.relative_to(CONFIGS / "algorithm").as_posix()] = re.findall(r"override (/\S+): ", text)
     chosen_structure = ["/structure@_global_.structure"]
-    assert {name: found for name, found in words.items() if found} == dict.fromkeys(
-        ("fed2.yaml", "psi_net.yaml"), chosen_structure
-    )
+    expected = dict.fromkeys(("fed2.yaml", "fed2_fedadam.yaml", "psi_net.yaml"), chosen_structure)
+    expected |= {"fedbabu.yaml": ["/federation@_global_.federation"]}
+    assert {name: found for name, found in words.items() if found} == expected
 
 
 def test_fedavg_gn_has_the_widths_and_norms_of_fed2_and_is_dense():
