@@ -109,6 +109,8 @@ def test_the_mini_form_of_every_experiment_runs_a_round(experiment, cli, tmp_pat
         f"federation.num_clients={num_clients}", f"federation.cohort_size={min(num_clients, 2)}",
         "federation.fraction=null", "federation.num_rounds=1", "federation.local_epochs=null",
         "federation.local_steps=1", "federation.batch_size=4", "trainer=cpu", "trainer.num_threads=1", "logger=none",
+        # So few images are not enough for everyone to have a benchmark's least number of them.
+        *(["partition.inner.min_size=10"] if "min_size" in config["partition"].get("inner", {}) else []),
     ]  # fmt: skip
     outcome = cli(*overrides)
     assert outcome.code == 0, outcome.stderr
