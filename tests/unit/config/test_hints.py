@@ -15,8 +15,8 @@ from fedfeat.errors import ConfigError
         ("partition.alpha=0.3", "; it is a key of partition=client_dirichlet, partition=dirichlet, "
          "partition=dirichlet_uncapped and partition=quantity_skew."),  # the third has it from the second
         ("algorithm.client.mu=0.1", "; it is a key of algorithm/client=fedfusion_fedprox, "
-         "algorithm/client=fednova_fedprox, algorithm/client=fedprox, algorithm/client=moon, algorithm/client=pfedme and "
-         "algorithm/client=scaffold_fedprox."),
+         "algorithm/client=fednova_fedprox, algorithm/client=fedprox, algorithm/client=moon, "
+         "algorithm/client=pfedme and algorithm/client=scaffold_fedprox."),
         ("algorithm=fedavg structure.groups=4", "; it is a key of structure=grouped and structure=trimmed."),
         ("data.loader.signal=1", "; it is a key of data=synthetic."),
         ("logger=csv logger.wandb.project=p", "; it is a key of logger=all, logger=wandb and logger=wandb_offline."),
