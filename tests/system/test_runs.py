@@ -138,6 +138,18 @@ def test_validation_is_reported_under_its_own_name(cli, small, tmp_path):
     assert found["final"]["global/acc"] == float(metrics[-1]["global/acc"])
 
 
+def test_clients_own_models_have_a_validation_accuracy_too(cli, small, tmp_path):
+    words = ("partition.val_fraction=0.2", "federation.evaluate_local=true", "federation.final_epochs=1")
+    own = ("algorithm=ditto", "federation.target_metric=personal/acc_weighted")
+    assert cli(*small, *own, *words).code == 0
+    metrics = rows(tmp_path / "run" / "metrics.csv")
+    values = [float(row["personal/val_acc_weighted"]) for row in metrics]
+    best = summary(tmp_path / "run")["best_val"]
+    assert (best["round"], best["personal/val_acc_weighted"]) == (values.index(max(values)), max(values))
+    for name in ("val/acc", "local_pre_agg/val_acc_mean", "final_all/val_acc_mean"):
+        assert metrics[-1][name], name
+
+
 def test_bf16_channels_last_trains(cli, small, tmp_path):
     assert (
         cli(

@@ -15,7 +15,7 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
 from fedfeat.clients.networks import has_batch_norm
 from fedfeat.clients.optimizers import optimizer_state, optimizer_tensors
-from fedfeat.clients.scoring import score_examples
+from fedfeat.clients.scoring import own_parts, part_means, score_examples
 from fedfeat.clients.tasks import Scores, Task
 from fedfeat.clients.turns import (
     TrainedTensors,
@@ -225,15 +225,12 @@ class Worker:
             return score_examples(self.module, self.data.val_batches(self.settings.eval_batch_size))
 
     def own_score(self, module: ClientModule, client_id: int) -> dict[str, float]:
-        """Score the client's own model, as the module stands, on its test part; nothing where the client has none."""
-        indices = self.data.test_indices(client_id)
-        if not len(indices):
-            return {}
-        self.adapt(module, client_id)
-        batches = self.data.test_batches(indices, self.settings.eval_batch_size, client_id)
+        """Score the client's own model, as the module stands, on what it has of `own_parts`."""
+        parts = own_parts(self.data, client_id, self.settings.eval_batch_size)
+        if parts:
+            self.adapt(module, client_id)
         with self._evaluating(module):
-            scores = score_examples(module.predict, batches)
-        return {"own/acc": float(scores.correct.mean()), "own/loss": float(scores.losses.mean())}
+            return part_means(module.predict, parts)
 
     def _batches(self, client_id: int, round_idx: int) -> Any:
         ranks = {"rank": self.lightning.global_rank, "world_size": self.lightning.world_size}

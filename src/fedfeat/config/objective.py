@@ -6,12 +6,13 @@ from typing import Any
 from fedfeat.errors import ConfigError
 
 AUTO = "auto"
+_OWN = ("personal", "local_pre_agg", "final_all")
 _OVER_CLIENTS = tuple(f"acc_{ending}" for ending in ("mean", "weighted", "std", "worst", "p10"))
 # Of other families, not all names are known before the run.
 _NAMES = {
     "val": ("acc", "loss"),
     "global": ("acc", "loss", *(f"client_{name}" for name in _OVER_CLIENTS)),
-    **dict.fromkeys(("personal", "local_pre_agg", "final_all"), _OVER_CLIENTS),
+    **dict.fromkeys(_OWN, (*_OVER_CLIENTS, *(f"val_{name}" for name in _OVER_CLIENTS))),
 }
 _MEASURED = {
     "val": ("partition", "val_fraction", "above 0"),
@@ -31,9 +32,10 @@ def check_objective(config: Mapping[str, Any]) -> None:
     known = _NAMES.get(family, ())
     if known and rest not in known:
         raise ConfigError.rule("objective", f"be {AUTO} or one of {_names(family, known)}", name)
-    section, key, value = _MEASURED.get(family, ("", "", ""))
-    if section and not (config.get(section) or {}).get(key):
-        raise ConfigError.rule("objective", f"be measured ({section}.{key} {value} does so)", name)
+    for needed in (family, rest.partition("_")[0]):
+        section, key, value = _MEASURED.get(needed, ("", "", ""))
+        if section and not (config.get(section) or {}).get(key):
+            raise ConfigError.rule("objective", f"be measured ({section}.{key} {value} does so)", name)
 
 
 def judged_by(metrics: Container[str], target_metric: str | None = None) -> str | None:
@@ -43,6 +45,18 @@ def judged_by(metrics: Container[str], target_metric: str | None = None) -> str 
     the clients' own.
     """
     names = (target_metric,) if target_metric else ("global/acc", "personal/acc_weighted")
+    return next((name for name in names if name in metrics), None)
+
+
+def validated_by(metrics: Container[str], target_metric: str | None = None) -> str | None:
+    """Name what a run is chosen by among its metrics on validation data, None where it has none.
+
+    Where ``federation.target_metric`` is of clients' own models, that is the same of their validation examples;
+    otherwise the server's model decides, and without it the clients' own.
+    """
+    family, _, target = (target_metric or "").partition("/")
+    asked = f"{family}/val_{target}" if family in _OWN else f"val/{target}"
+    names = (asked, "val/acc", "personal/val_acc_weighted")
     return next((name for name in names if name in metrics), None)
 
 
@@ -61,7 +75,7 @@ def objective_of(
         ConfigError: There is no metric of that name.
     """
     if objective == AUTO:
-        name = "val/acc" if "val/acc" in final else judged_by(final, target_metric)
+        name = validated_by(final, target_metric) or judged_by(final, target_metric)
         return None if name is None else (name, final[name])
     if objective in final:
         return objective, final[objective]

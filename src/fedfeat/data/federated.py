@@ -178,10 +178,12 @@ class FederatedData:
         for entries in self._own(client_id).split(batch_size):
             yield self.plain_inputs(entries), self.train_labels(entries)
 
-    def val_batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield the validation examples of all clients, without augmentation."""
-        for entries in self._on_device(self.entries.val).split(batch_size):
-            yield self.plain_inputs(entries), self.train_labels(entries)
+    def val_batches(self, batch_size: int, client_id: int | None = None) -> Iterator[Batch]:
+        """Yield the validation examples of a client, of all where none is named, without augmentation."""
+        parts = self.split.val._replace(indices=self.entries.val)
+        entries = parts.indices if client_id is None else parts.of(client_id)
+        for chosen in self._on_device(entries).split(batch_size):
+            yield self.plain_inputs(chosen), self.train_labels(chosen)
 
     @property
     def whole(self) -> "FederatedData":

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedfeat.config.objective import judged_by
+from fedfeat.config.objective import judged_by, validated_by
 from fedfeat.errors import CheckpointError
 from fedfeat.loggers.csv_logger import rows_of
 from fedfeat.rounds.plan import Plan
@@ -29,8 +29,8 @@ def note(
     kept["rows"] = dict(Counter(kept.get("rows", {})) + Counter(rows_of(record)))
     metrics = record.metrics
     kept["final"] = dict(metrics)
-    best = kept.get("best_val")
-    if "val/acc" in metrics and (best is None or metrics["val/acc"] > best["val/acc"]):
+    best, validated = kept.get("best_val"), validated_by(metrics, target_metric)
+    if validated and (best is None or metrics[validated] > best.get(validated, -1.0)):
         kept["best_val"] = {"round": record.round_idx, **metrics}
     name = judged_by(metrics, target_metric)
     accuracy = metrics[name] if name else None

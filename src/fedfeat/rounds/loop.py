@@ -222,8 +222,9 @@ class _Loop:
         personal = self._own_scores(state, range(self.plan.num_clients)) if self.plan.personal else {}
         final = self._final_scores(state) if self.plan.ends(round_idx) else {}
         for prefix, found in (("personal", personal), ("local_pre_agg", tally.turns), ("final_all", final)):
-            own = {k: scores["own/acc"] for k, scores in found.items() if "own/acc" in scores}
-            metrics |= summarise_clients(f"{prefix}/acc", own, self.num_examples)
+            for name in ("acc", "val_acc"):
+                own = {k: scores[f"own/{name}"] for k, scores in found.items() if f"own/{name}" in scores}
+                metrics |= summarise_clients(f"{prefix}/{name}", own, self.num_examples)
         rows = client_rows((accuracies, losses), personal, tally.turns, final, self.num_examples)
         tally.spent("evaluate", time.perf_counter() - start)
         return Evaluation(metrics, rows, observed)

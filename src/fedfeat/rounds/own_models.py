@@ -27,13 +27,14 @@ def own_scores(
     state: Any,
     clients: Sequence[int],
 ) -> dict[int, dict[str, float]]:
-    """Score clients' own models as they are, each on its own test part: ``own/acc`` and ``own/loss``.
+    """Score clients' own models as they are, each on what it has of `own_parts`.
 
-    Clients that have kept nothing yet and would receive the same are one model, which is run once.
+    Clients that have kept nothing yet and would receive the same are one model, which is run once, unless each has
+    inputs or validation examples of its own.
     """
     found: dict[int, dict[str, float]] = {}
     has_state = set(store)
-    own_data = data.permuted or adapts(executor.worker.module)
+    own_data = data.permuted or data.num_val or adapts(executor.worker.module)
     untrained = [] if own_data else [k for k in clients if k not in has_state]
     for payload, alike in _alike(untrained, partial(server.broadcast, state), executor.worker.networks.key):
         found |= _common_scores(executor, data, Task(alike[0], 0, payload, None), alike)

@@ -1,12 +1,17 @@
+import numpy as np
 import pytest
 import torch
-from harness import network_of, parties
+from harness import make_data, network_of, parties
 from torch import nn
 
 from fedfeat import tree
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
+from fedfeat.data import transforms
+from fedfeat.data.federated import FederatedData
+from fedfeat.data.partition.parts import Parts
 from fedfeat.errors import ClientError
+from fedfeat.rounds.own_models import own_scores
 
 
 def task(federation, client_id, num_steps, memory=None, **more):
@@ -85,3 +90,28 @@ def test_scores_do_not_depend_on_the_batch_size(tmp_path):
     parts = worker.score(payload)
     assert whole.losses.tolist() == pytest.approx(parts.losses.tolist(), abs=1e-6)
     assert len(parts.losses) == 6
+
+
+def test_validation_examples_of_a_client_are_scored_as_its_own_part(tmp_path):
+    """Clients 0 and 2 hold examples out, client 1 none: the model that client 2 has trained, on its own ones."""
+    whole = make_data(sizes=(5, 3, 8))
+    train = whole.split.train
+    left = Parts(np.concatenate([train.of(0)[:3], train.of(1), train.of(2)[:5]]), np.array([0, 3, 6, 11]))
+    val = Parts(np.concatenate([train.of(0)[3:], train.of(2)[5:]]), np.array([0, 2, 2, 5]))
+    data = FederatedData(whole.dataset, whole.split._replace(train=left, val=val), transforms.none())
+    federation = parties(tmp_path, data=data)
+    worker, state = federation.executor.worker, federation.start().state
+    update = worker.fit(task(federation, 2, 5, evaluate=True))
+    mine = train.of(2)[5:]
+    module = worker.module_of(2)
+    logits = module.model(whole.dataset.train.inputs[mine])
+    labels = whole.dataset.train.labels[mine]
+    assert update.metrics["own/val_acc"] == (logits.argmax(1) == labels).float().mean()
+    expected = nn.functional.cross_entropy(logits, labels).item()
+    assert update.metrics["own/val_loss"] == pytest.approx(expected)
+    assert "own/val_acc" not in worker.fit(task(federation, 1, 5, evaluate=True)).metrics
+    # Before anyone has trained all are one model, which each has its own examples for.
+    scores = own_scores(federation.server, federation.executor, data, federation.store, state, range(3))
+    assert scores[2]["own/val_loss"] == pytest.approx(np.log(3))
+    assert scores[2]["own/val_acc"] == (labels == 0).float().mean()
+    assert ["own/val_acc" in scores[k] for k in range(3)] == [True, False, True]

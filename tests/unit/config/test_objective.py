@@ -22,6 +22,18 @@ def test_validation_comes_before_test_and_a_name_before_both():
     assert objective_of(TESTED, "auto", "align/agreement") is None
 
 
+def test_where_the_clients_own_models_are_the_target_their_validation_accuracy_decides():
+    both = TESTED | {"val/acc": 0.4, "personal/val_acc_weighted": 0.3, "personal/val_acc_mean": 0.2}
+    assert objective_of(both, "auto") == ("val/acc", 0.4)
+    assert objective_of(both, "auto", "global/client_acc_mean") == ("val/acc", 0.4)
+    assert objective_of(both, "auto", "personal/acc_weighted") == ("personal/val_acc_weighted", 0.3)
+    assert objective_of(both, "auto", "personal/acc_mean") == ("personal/val_acc_mean", 0.2)
+    assert objective_of(both, "auto", "local_pre_agg/acc_mean") == ("val/acc", 0.4)
+    assert objective_of({"personal/val_acc_weighted": 0.3}, "auto") == ("personal/val_acc_weighted", 0.3)
+    cohort = both | {"val/cohort_mean_acc": 0.1}
+    assert objective_of(cohort, "auto", "global/cohort_mean_acc") == ("val/cohort_mean_acc", 0.1)
+
+
 def test_a_metric_that_there_is_not_is_refused_with_those_that_there_are():
     with pytest.raises(ConfigError) as caught:
         objective_of(TESTED, "align/agreement")
@@ -40,6 +52,10 @@ def config(objective, val_fraction=0.0, **federation):
     [
         (config("val/accuracy", 0.1), "be auto or one of val/acc, val/loss, but it is 'val/accuracy'."),
         (config("val/acc"), "be measured (partition.val_fraction above 0 does so), but it is 'val/acc'."),
+        (
+            config("personal/val_acc_mean"),
+            "be measured (partition.val_fraction above 0 does so), but it is 'personal/val_acc_mean'.",
+        ),
         (
             config("local_pre_agg/acc_mean", evaluate_local=False),
             "be measured (federation.evaluate_local true does so), but it is 'local_pre_agg/acc_mean'.",
@@ -67,5 +83,6 @@ def test_what_may_come_is_accepted():
     ):
         check_objective(config(name))
     check_objective(config("val/acc", 0.1))
+    check_objective(config("personal/val_acc_p10", 0.1))
     check_objective(config("final_all/acc_mean", final_epochs=1))
     check_objective(config("local_pre_agg/acc_p10", evaluate_local=True))
