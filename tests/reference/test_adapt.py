@@ -33,17 +33,34 @@ class Counting(ClientModule):
         return Weights({"counts": self.counts.clone()})
 
 
+class Balanced(ClientModule):
+    """Its own model gives these numbers too, by the softmax that is balanced by them."""
+
+    keeps_model = True
+
+    def __init__(self, **arguments):
+        super().__init__(softmax_scope="balanced", **arguments)
+
+    def adapt(self, turn):
+        losses = torch.stack([self.cross_entropy(torch.zeros(1, 3), torch.tensor([c])) for c in range(3)])
+        self.counts = turn.class_counts.sum() * (-losses).exp()
+
+    def predict(self, inputs):
+        return self.counts.expand(len(inputs), 3)
+
+
 def expected(data):
     """Loss of each client's numbers of examples by class, as logits, on the test examples."""
     logits, labels = torch.tensor(data.class_counts).float(), data.dataset.test.labels
     return [float(functional.cross_entropy(one.expand(len(labels), 3), labels)) for one in logits]
 
 
+@pytest.mark.parametrize("client", [Counting, Balanced])
 @pytest.mark.parametrize("executor", [SerialExecutor, VectorizedExecutor, ProcessExecutor])
-def test_every_score_of_an_own_model_is_of_the_one_made_of_the_clients_data(executor, tmp_path):
+def test_every_score_of_an_own_model_is_of_the_one_made_of_the_clients_data(client, executor, tmp_path):
     """Before the first round too, when all clients would receive the same."""
     options = {"personal": True, "evaluate_local": True, "final_epochs": 1, "cohort_size": 2}
-    federation = parties(tmp_path, client=Counting, build_executor=executor, **options)
+    federation = parties(tmp_path, client=client, build_executor=executor, **options)
     _, records = federation.run()
     federation.executor.close()
     losses = expected(federation.data)

@@ -15,7 +15,7 @@ from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.tasks import Task
 from fedfeat.data.federated import FederatedData
 from fedfeat.models.policy import DROPPED
-from fedfeat.models.softmax_scope import outside_scope
+from fedfeat.models.softmax_scope import scope_terms
 from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed
 from fedfeat.types import Kept, Networks, Turn
@@ -123,7 +123,8 @@ def adapt(
         found = data()
         turn = turn_of(module, Task(client_id, 0, None, None), None, found, seed)
         # After a `recall` the softmax is still that of the client before.
-        module._outside = outside_scope(module.model, module.softmax_scope, turn.class_counts, turn.device)
+        terms = scope_terms(module.model, module.softmax_scope, turn.class_counts, turn.device)
+        module._outside, module._prior = terms
         with evaluating(module, found.device, trainer):
             module.adapt(turn)
 
