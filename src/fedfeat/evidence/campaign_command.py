@@ -56,7 +56,8 @@ def _perform(options: argparse.Namespace) -> bool:
         console.print(overview(queue, running, options.jobs))
         return False
     with alone(runs):
-        queue.collect()
+        for cell in campaign.cells():
+            queue.collect(cell)
         _work(queue, options.jobs, console)
     for cell, sentence in queue.failed.items():
         console.print(f"{cell.name}: {sentence}", soft_wrap=True)

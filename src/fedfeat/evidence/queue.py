@@ -63,23 +63,19 @@ class Queue:
             self._points[tuning] = self.campaign.studies[tuning[0].study].grid[chosen_point(places)]
         return self._points[tuning]
 
-    def collect(self) -> list[Cell]:
-        """Keep the small files of all finished runs that are not kept yet, and give these.
+    def collect(self, cell: Cell) -> None:
+        """Keep the small files of a run if it is finished and not kept yet.
 
         Raises:
-            ConfigError: A finished run was made with other overrides.
+            ConfigError: It was made with other overrides.
         """
-        found = []
-        for cell in self.campaign.cells():
-            place, words = self.finished(cell), self.words(cell)
-            if place is None or words is None:
-                continue
-            stored.check_words(place, words)
-            target = self.kept / cell.name
-            if place != target and not stored.is_finished(target):
-                stored.keep(place, target, words, self.campaign.studies[cell.study].clients)
-                found.append(cell)
-        return found
+        place, words = self.finished(cell), self.words(cell)
+        if place is None or words is None:
+            return
+        stored.check_words(place, words)
+        target = self.kept / cell.name
+        if place != target and not stored.is_finished(target):
+            stored.keep(place, target, words, self.campaign.studies[cell.study].clients)
 
     def ready(self, running: Sequence[Cell]) -> Cell | None:
         """Give the first run that can be started; None where there is none now."""
@@ -138,7 +134,7 @@ class Queue:
         if self.finished(cell) is None:
             log = (self.runs / cell.name / _LOG).read_text(errors="replace").strip().splitlines()
             self.failed[cell] = f"exit {code}: {log[-1] if log else 'no output'}"
-        self.collect()
+        self.collect(cell)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from pathlib import Path
 import yaml
 
 from fedfeat.errors import ConfigError
-from fedfeat.evidence.campaign import Cell
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.directory import experiment_config, fixes_numbers
 
@@ -85,11 +84,6 @@ def num_rounds(place: Path) -> int:
 def seconds(place: Path) -> float:
     """Give how long a finished run took."""
     return float(json.loads((place / "summary.json").read_text())["seconds"])
-
-
-def cell_places(root: Path, cells: Iterable[Cell]) -> dict[Cell, Path]:
-    """Give the folders of runs below one."""
-    return {cell: root / cell.name for cell in cells}
 
 
 def _fixing(words: Iterable[str]) -> set[str]:
