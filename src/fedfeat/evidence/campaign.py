@@ -128,10 +128,13 @@ class Campaign:
         key = str(root.get("key") or path.stem)
         return cls(key, _words("words", root.get("words") or []), environment, studies)
 
+    def ordered(self) -> list[Study]:
+        """Give the studies in the order in which their runs are to be made."""
+        return sorted(self.studies.values(), key=lambda study: study.priority)
+
     def cells(self) -> list[Cell]:
         """Give all runs in the order in which they are to be made."""
-        ordered = sorted(self.studies.values(), key=lambda study: study.priority)
-        return [cell for study in ordered for cell in study.cells()]
+        return [cell for study in self.ordered() for cell in study.cells()]
 
     def words_of(self, cell: Cell, point: Sequence[str] = ()) -> tuple[str, ...]:
         """Give the overrides of a run, without its directory.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -43,14 +43,13 @@ def standing(place: Path) -> Standing | None:
     return None
 
 
-def seconds_left(queue: Queue, at_once: int) -> float | None:
+def seconds_left(queue: Queue, finished: Mapping[Cell, Path], at_once: int) -> float | None:
     """Estimate the time that is left: each open run takes as long as its study's runs did, else as all did."""
     known: dict[str, list[float]] = {}
     left: list[tuple[Cell, float]] = []
     for cell in queue.campaign.cells():
-        place = queue.finished(cell)
-        if place is not None:
-            known.setdefault(cell.study, []).append(stored.seconds(place))
+        if cell in finished:
+            known.setdefault(cell.study, []).append(stored.seconds(finished[cell]))
         elif cell not in queue.failed:
             found = standing(queue.runs / cell.name)
             whole = found.whole() if found else None
@@ -66,19 +65,20 @@ def seconds_left(queue: Queue, at_once: int) -> float | None:
 
 def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
     """Draw runs by study, those under way with their rounds, failures with their sentence."""
-    left = seconds_left(queue, at_once)
-    done = sum(queue.finished(cell) is not None for cell in queue.campaign.cells())
-    heading = f"{queue.campaign.key}: {done} of {len(queue.campaign.cells())} runs, {_duration(left)} left"
+    every = queue.campaign.cells()
+    finished = queue.places(every)
+    left = _duration(seconds_left(queue, finished, at_once))
+    heading = f"{queue.campaign.key}: {len(finished)} of {len(every)} runs, {left} left"
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("runs", justify="right")
     table.add_column("under way", overflow="fold")
-    for study in sorted(queue.campaign.studies.values(), key=lambda study: study.priority):
+    for study in queue.campaign.ordered():
         cells = [*study.cells()]
-        finished = sum(queue.finished(cell) is not None for cell in cells)
         lines = [_line(queue, cell) for cell in cells if cell in running]
         lines += [f"{_short(cell)} failed, {queue.failed[cell]}" for cell in cells if cell in queue.failed]
-        table.add_row(study.name, f"{finished}/{len(cells)}", "\n".join(lines))
+        done = sum(cell in finished for cell in cells)
+        table.add_row(study.name, f"{done}/{len(cells)}", "\n".join(lines))
     return Group(heading, table)
 
 

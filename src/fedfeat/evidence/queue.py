@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,19 +40,30 @@ class Queue:
     launcher: str | None = None
     extra: Sequence[str] = ()
     failed: dict[Cell, str] = field(default_factory=dict)
+    _finished: dict[Cell, Path] = field(default_factory=dict)
     _points: dict[tuple[Cell, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def finished(self, cell: Cell) -> Path | None:
         """Give the folder in which a run stands finished, here or among what was kept; None if nowhere."""
-        places = (self.runs / cell.name, self.kept / cell.name)
-        return next((place for place in places if stored.is_finished(place)), None)
+        # What is finished stays so, and a display asks for all runs every second.
+        if cell not in self._finished:
+            places = (self.runs / cell.name, self.kept / cell.name)
+            found = next((place for place in places if stored.is_finished(place)), None)
+            if found is None:
+                return None
+            self._finished[cell] = found
+        return self._finished[cell]
+
+    def places(self, cells: Iterable[Cell]) -> dict[Cell, Path]:
+        """Give the folders of those of some runs that are finished."""
+        return {cell: place for cell in cells if (place := self.finished(cell)) is not None}
 
     def words(self, cell: Cell) -> tuple[str, ...] | None:
         """Give a run's overrides; None while those that it is tuned by are not finished."""
         point: tuple[str, ...] = ()
         tuning = self.campaign.tuning_of(cell)
         if tuning:
-            places = {other: place for other in tuning if (place := self.finished(other)) is not None}
+            places = self.places(tuning)
             if len(places) < len(tuning):
                 return None
             point = self._point(tuple(tuning), places)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -81,8 +82,9 @@ def num_rounds(place: Path) -> int:
     return int(yaml.safe_load((place / "config.yaml").read_text())["federation"]["num_rounds"])
 
 
+@cache
 def seconds(place: Path) -> float:
-    """Give how long a finished run took."""
+    """Give how long a finished run took; read once, for a display asks every second."""
     return float(json.loads((place / "summary.json").read_text())["seconds"])
 
 
