@@ -24,9 +24,9 @@ from rich.live import Live
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign import Campaign
 from fedfeat.evidence.progress import overview
-from fedfeat.evidence.queue import Queue, alone
+from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import campaigns_root
-from fedfeat.runs.directory import fixes_numbers
+from fedfeat.runs.directory import fixes_numbers, locked
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -55,7 +55,8 @@ def _perform(options: argparse.Namespace) -> bool:
         ]
         console.print(overview(queue, running, options.jobs))
         return False
-    with alone(runs):
+    runs.mkdir(parents=True, exist_ok=True)
+    with locked(runs, ".campaign.lock", "--runs"):
         for cell in campaign.cells():
             queue.collect(cell)
         _work(queue, options.jobs, console)

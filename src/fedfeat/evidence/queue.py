@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedfeat.errors import ConfigError
 from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Campaign, Cell
 from fedfeat.evidence.tuning import chosen_point
@@ -146,19 +143,3 @@ class Queue:
             log = (self.runs / cell.name / _LOG).read_text(errors="replace").strip().splitlines()
             self.failed[cell] = f"exit {code}: {log[-1] if log else 'no output'}"
         self.collect(cell)
-
-
-@contextmanager
-def alone(runs: Path) -> Iterator[None]:
-    """Hold a campaign's folder, so that two processes never work on one queue.
-
-    Raises:
-        ConfigError: Another process does.
-    """
-    runs.mkdir(parents=True, exist_ok=True)
-    with (runs / ".campaign.lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(f"{runs} must be free, but another process works on its campaign.") from error
-        yield

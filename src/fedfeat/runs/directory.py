@@ -94,15 +94,20 @@ def finished_summary(run_dir: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
-    """Hold a run directory, so that two processes never write into one.
+def locked(folder: Path, name: str = ".lock", key: str = "hydra.run.dir") -> Iterator[None]:
+    """Hold a folder, here that of a run, so that two processes never write into one.
 
-    A directory in which nothing was written is removed in the end.
+    A folder in which nothing was written is removed in the end.
+
+    Args:
+        folder: The folder, which is there.
+        name: Name of its lock.
+        key: What was set to the folder, for the refusal.
 
     Raises:
         CheckpointError: Another process holds it, or its lock is no file of its own.
     """
-    path = run_dir / ".lock"
+    path = folder / name
     with _open_lock(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,17 +115,17 @@ def locked(run_dir: Path) -> Iterator[None]:
             is_here = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except OSError as error:
             raise CheckpointError(
-                f"hydra.run.dir must be free, but another process is running in {run_dir}."
+                f"{key} must be free, but another process is running in {folder}."
             ) from error
         if not is_here:
-            raise CheckpointError(f"hydra.run.dir must be free, but another process has begun in {run_dir}.")
+            raise CheckpointError(f"{key} must be free, but another process has begun in {folder}.")
         try:
             yield
         finally:
-            if [entry.name for entry in run_dir.iterdir()] == [path.name]:
+            if [entry.name for entry in folder.iterdir()] == [path.name]:
                 path.unlink()
                 with suppress(OSError):
-                    run_dir.rmdir()
+                    folder.rmdir()
 
 
 def _open_lock(path: Path) -> IO[bytes]:
