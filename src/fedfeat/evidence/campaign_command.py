@@ -26,7 +26,7 @@ from fedfeat.evidence.campaign import Campaign
 from fedfeat.evidence.progress import overview
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import campaigns_root
-from fedfeat.runs.directory import fixes_numbers, locked
+from fedfeat.runs.directory import fixes_numbers, key_of, locked
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _perform(options: argparse.Namespace) -> bool:
     campaign = Campaign.read(options.file)
     for word in options.extra:
-        if "=" not in word or fixes_numbers(word.partition("=")[0].lstrip("+~")):
+        if "=" not in word or fixes_numbers(key_of(word)):
             rule = "be an override that changes no number, such as executor=ray"
             raise ConfigError.rule("--with", rule, word)
     runs = (options.runs or campaigns_root()) / campaign.key

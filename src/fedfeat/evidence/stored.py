@@ -12,7 +12,7 @@ import yaml
 
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_text
-from fedfeat.runs.directory import experiment_config, fixes_numbers
+from fedfeat.runs.directory import experiment_config, fixes_numbers, key_of
 
 KEPT = ("metrics.csv", "summary.json")
 """Files of a run that are kept as they are, beside its configuration and overrides."""
@@ -89,4 +89,4 @@ def seconds(place: Path) -> float:
 
 
 def _fixing(words: Iterable[str]) -> set[str]:
-    return {word for word in words if fixes_numbers(word.partition("=")[0].lstrip("+~"))}
+    return {word for word in words if fixes_numbers(key_of(word))}

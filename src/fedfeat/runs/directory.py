@@ -42,6 +42,11 @@ def fixes_numbers(key: str) -> bool:
     return top not in _NEUTRAL and not (below and below[-1] in _NEUTRAL_WITHIN.get(top, ()))
 
 
+def key_of(override: str) -> str:
+    """Name the key that an override sets, adds or deletes."""
+    return override.partition("=")[0].lstrip("+~")
+
+
 def config_sha256(config: Mapping[str, Any]) -> str:
     """Digest of `experiment_config`."""
     text = json.dumps(experiment_config(config), sort_keys=True, default=str)

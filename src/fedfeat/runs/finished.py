@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fedfeat.errors import UserError
-from fedfeat.runs.directory import experiment_config
+from fedfeat.runs.directory import experiment_config, key_of
 from fedfeat.runs.metrics_table import read_metrics
 from fedfeat.runs.text import flatten
 
@@ -108,7 +108,7 @@ def _written(path: Path) -> frozenset[str]:
     """Give the keys of the overrides that a run was started with, as far as its directory has them."""
     try:
         words = yaml.safe_load((path / ".hydra" / "overrides.yaml").read_text())
-        return frozenset(str(word).partition("=")[0].lstrip("+~") for word in words or ())
+        return frozenset(key_of(str(word)) for word in words or ())
     except (OSError, ValueError, TypeError, yaml.YAMLError):
         return frozenset()
 
