@@ -15,6 +15,7 @@ from fedfeat.commands.chosen_neurons import parse_neurons, parse_numbers
 from fedfeat.commands.reopen import add_trust, one_sentence, stored_config
 from fedfeat.config.arguments import check_targets
 from fedfeat.files import atomic_write_text
+from fedfeat.runs.text import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,10 +60,9 @@ def markdown(found: Sequence["Inspection"], column: str) -> str:
     header, *body = rows(found)
     names, at = list(by_name(found)), header.index(column)
     values = {(row[2], row[0]): f"{float(row[at]):.3f}" for row in body if row[at]}
-    lines = [["layer", *names], ["---"] * (len(names) + 1)]
     layers = dict.fromkeys(layer for layer, _ in values)
-    lines += [[layer, *(values.get((layer, name), "") for name in names)] for layer in layers]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [[layer, *(values.get((layer, name), "") for name in names)] for layer in layers]
+    return markdown_table(["layer", *names], lines)
 
 
 def variance_figure(found: Sequence["Inspection"]) -> "Figure":

@@ -31,6 +31,7 @@ from fedfeat.commands.joined import Clients, Course, arms_of, labels_of, summary
 from fedfeat.commands.reopen import add_trust, one_sentence, reopen
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import CheckpointError, ConfigError
+from fedfeat.runs.text import markdown_table
 
 if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
@@ -160,7 +161,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         out = args.out or folders[0] / "figures"
         paths = write(dict(zip(labels, learned, strict=True)), arms, args.share, out)
     header, *body = summary(arms, args.share)
-    for line in (header, ["---"] * len(header), *body):
-        print(f"| {' | '.join(line)} |")
+    print(markdown_table(header, body), end="")
     for path in paths:
         print(path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedfeat.runs.text import markdown_table
+
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
@@ -24,12 +26,7 @@ _FRAME = 3  # a column's blanks and its line
 
 def markdown(lines: pd.DataFrame) -> str:
     """Write a table in Markdown."""
-    rows = [
-        list(lines),
-        ["---"] * lines.shape[1],
-        *lines.replace(r"\|", r"\\|", regex=True).to_numpy().tolist(),
-    ]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return markdown_table([*lines], lines.replace(r"\|", r"\\|", regex=True).to_numpy().tolist())
 
 
 def latex(lines: pd.DataFrame, notes: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from fedfeat.evidence.claims import Claim, Claims, Judgement, Values
 from fedfeat.evidence.forest import forest
 from fedfeat.evidence.intervals import Interval, mean_interval
 from fedfeat.evidence.pages import Maker
+from fedfeat.runs.text import markdown_table
 
 _NONE = "-"
 
@@ -192,11 +193,8 @@ class Parts:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table."""
-    if not rows:
-        return "No run is finished yet.\n"
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    """Write a table, or that it has no rows yet."""
+    return markdown_table(header, rows) if rows else "No run is finished yet.\n"
 
 
 def _claim(claim: Claim, judged: Judgement) -> list[str]:

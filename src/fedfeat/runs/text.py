@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -16,6 +16,11 @@ def flatten(tree: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
         else:
             flat[str(key)] = value
     return flat
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table in Markdown, a line each."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
 
 
 def format_bytes(count: float) -> str:
