@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.association import association
@@ -13,6 +14,9 @@ from fedfeat.evidence.forest import forest
 from fedfeat.evidence.intervals import Interval, mean_interval
 from fedfeat.evidence.pages import Maker
 from fedfeat.runs.text import markdown_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _NONE = "-"
 
@@ -74,7 +78,7 @@ class Parts:
         rows = []
         for arm in reading.order:
             found = [values(reading.studies, one, arm, reading.quantity) for one in reading.settings]
-            rows.append([arm, *(_mean(mean_interval([*one.values()]) if one else None) for one in found)])
+            rows.append([arm, *map(_mean, found)])
         chosen = reading.chosen(values)
         said = f"Chosen: `{chosen}`." if chosen else "Not all of it has three seeds yet."
         return markdown(["reading", *reading.settings], rows) + f"\n{said}\n"
@@ -85,7 +89,7 @@ class Parts:
         for arm in self._arms(studies, arms):
             found = [self.archive.values(studies.split(","), one, arm, quantity) for one in chosen]
             if any(found):
-                rows.append([arm, *(_mean(mean_interval([*one.values()]) if one else None) for one in found)])
+                rows.append([arm, *map(_mean, found)])
         return markdown(["arm", *(one or quantity for one in chosen)], rows)
 
     def tuning_part(self, study: str) -> str:
@@ -104,7 +108,7 @@ class Parts:
 
     def curves_part(self, name: str, studies: str, metric: str, setting: str = "", arms: str = "") -> str:
         """Draw a quantity over the rounds, a curve per arm with its spread over seeds."""
-        from fedfeat.runs.figures import convergence, save_figure
+        from fedfeat.runs.figures import convergence
 
         found = {
             arm: [
@@ -117,16 +121,16 @@ class Parts:
         curves = {arm: runs for arm, runs in found.items() if runs}
         if not curves:
             return "No run is finished yet.\n"
-        save_figure(convergence(curves, y=metric, title=setting), self.figures / f"{name}.png")
-        return f"![{name}](figures/{name}.png)\n"
+        return self._picture(name, convergence(curves, y=metric, title=setting))
 
     def forest_part(self, name: str) -> str:
         """Draw the intervals of all claims about differences of accuracies."""
+        figure = forest(self.judged())
+        return "No interval is there yet.\n" if figure is None else self._picture(name, figure)
+
+    def _picture(self, name: str, figure: Figure) -> str:
         from fedfeat.runs.figures import save_figure
 
-        figure = forest(self.judged())
-        if figure is None:
-            return "No interval is there yet.\n"
         save_figure(figure, self.figures / f"{name}.png")
         return f"![{name}](figures/{name}.png)\n"
 
@@ -224,10 +228,11 @@ def _interval(found: Interval) -> str:
     return f"{_number(found.mean)} [{_number(found.low)}, {_number(found.high)}] ({seeds})"
 
 
-def _mean(found: Interval | None) -> str:
-    """Write ``mean ± half of the interval``, and the number of seeds where it is not three."""
-    if found is None:
+def _mean(values: Mapping[int, float]) -> str:
+    """Write ``mean ± half of the interval`` of values by seed, and their number where it is not three."""
+    if not values:
         return _NONE
+    found = mean_interval([*values.values()])
     half = (found.high - found.low) / 2
     text = f"{_number(found.mean)} ± {_number(half)}" if math.isfinite(half) else _number(found.mean)
     return text if found.num_seeds == 3 else f"{text} ({found.num_seeds})"
