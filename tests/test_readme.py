@@ -18,8 +18,8 @@ from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.commands.python import composed
 from fedfeat.config.annotations import condition, parameters
 from fedfeat.config.rules import check
-from fedfeat.evidence.campaign import Campaign
-from fedfeat.evidence.parts import Parts
+from fedfeat.evidence.campaign_file import read_campaign
+from fedfeat.evidence.verdicts import Verdicts
 from fedfeat.train import CONFIGS
 
 ROOT = Path(__file__).parents[1]
@@ -145,7 +145,7 @@ def test_every_command_line_composes(command):
 def test_the_campaign_of_the_page_is_one_and_its_runs_compose(tmp_path):
     (block,) = blocks(TEXTS["docs/campaigns.md"], "yaml")
     (tmp_path / "mine.yaml").write_text(block)
-    campaign = Campaign.read(tmp_path / "mine.yaml")
+    campaign = read_campaign(tmp_path / "mine.yaml")
     assert len(campaign.cells()) == 4 + 12
     for cell in campaign.cells():
         cfg = composed(campaign.words_of(cell))
@@ -153,7 +153,7 @@ def test_the_campaign_of_the_page_is_one_and_its_runs_compose(tmp_path):
     parts = {
         name for name in re.findall(r"`(\w+)[^`]*`", TEXTS["docs/campaigns.md"].split("| part | what |")[1])
     }
-    assert Parts(None, None, None).makers().keys() <= parts
+    assert Verdicts(None, None, None).makers().keys() <= parts
 
 
 def test_there_are_commands_to_compose():

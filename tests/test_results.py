@@ -9,20 +9,21 @@ from omegaconf import OmegaConf
 
 from fedfeat.commands.python import composed
 from fedfeat.evidence.archive import Archive
-from fedfeat.evidence.campaign import Campaign
+from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.claims import read_claims
 from fedfeat.evidence.results_command import made, main
-from fedfeat.evidence.stored import check_words
+from fedfeat.evidence.stored import THEN, check_words
 from fedfeat.runs.directory import experiment_config
 from fedfeat.runs.text import flatten
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-CAMPAIGN = Campaign.read(RESULTS / "evidence.yaml")
-ARCHIVE = Archive(CAMPAIGN, RESULTS / "runs")
+CAMPAIGN, BOARD = (read_campaign(RESULTS / f"{name}.yaml") for name in ("evidence", "board"))
+ARCHIVES = [Archive(campaign, RESULTS / "runs") for campaign in (CAMPAIGN, BOARD)]
+PLACES = {cell: place for archive in ARCHIVES for cell, place in archive.places.items()}
 FILES = [path for path in (RESULTS / "runs").rglob("*") if path.is_file()]
 # Of runs that differ by seed or point alone, one is composed.
-ARMS = {(cell.study, cell.setting, cell.arm): cell for cell in ARCHIVE.places}
+ARMS = {(cell.study, cell.setting, cell.arm): cell for cell in PLACES}
 
 
 def test_pages_and_figures_are_made_from_the_runs_byte_for_byte(tmp_path):
@@ -37,7 +38,7 @@ def test_a_typed_number_is_found(tmp_path, capsys):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "docs").unlink()
     (tmp_path / "docs").mkdir()
-    for page in ("claims.md", "results.md"):
+    for page in ("claims.md", "results.md", "leaderboard.md"):
         text = (ROOT / "docs" / page).read_text()
         (tmp_path / "docs" / page).write_text(text.replace("Verdict: **undecided**", "Verdict: **holds**", 1))
     with pytest.raises(SystemExit) as stop:
@@ -47,12 +48,15 @@ def test_a_typed_number_is_found(tmp_path, capsys):
 
 
 def test_every_stored_run_is_one_of_the_campaign_and_is_small():
-    known = {RESULTS / "runs" / cell.name for cell in CAMPAIGN.cells()}
-    assert {path.parent for path in FILES} <= known
+    assert not CAMPAIGN.studies.keys() & BOARD.studies.keys()
+    known = {RESULTS / "runs" / cell.name for campaign in (CAMPAIGN, BOARD) for cell in campaign.cells()}
+    folders = {path.parent.parent if path.parent.name == THEN else path.parent for path in FILES}
+    assert folders <= known
     assert sum(path.stat().st_size for path in FILES) < 40e6
-    for cell in ARCHIVE.places:
-        commit = ARCHIVE.run(cell).summary["git_commit"]
-        assert re.fullmatch(r"[0-9a-f]{40}", commit), (cell, commit)
+    for archive in ARCHIVES:
+        for cell in archive.places:
+            commit = archive.run(cell).summary["git_commit"]
+            assert re.fullmatch(r"[0-9a-f]{40}", commit), (cell, commit)
 
 
 def test_no_stored_file_names_a_folder_of_a_machine():
@@ -63,7 +67,7 @@ def test_no_stored_file_names_a_folder_of_a_machine():
 
 @pytest.mark.parametrize("cell", ARMS.values(), ids=lambda cell: cell.name)
 def test_a_stored_configuration_composes_today(cell):
-    place = ARCHIVE.places[cell]
+    place = PLACES[cell]
     words = yaml.safe_load((place / "overrides.yaml").read_text())
     check_words(place, words)
     today = OmegaConf.to_container(composed(words), resolve=True)

@@ -1,5 +1,6 @@
 """A campaign makes real runs, is interrupted, goes on, collects: as a program of its own."""
 
+import csv
 import json
 import os
 import signal
@@ -31,7 +32,8 @@ FILE = {
             "grid": {"still": ["optimizer.lr=1e-9"], "fast": ["optimizer.lr=0.1"]},
         },
         "run": {
-            "arms": ["average", "near"], "seeds": [0], "priority": 2, "clients": True,
+            "arms": ["average", "near"], "seeds": [0], "priority": 2, "keeps": ["clients.csv"],
+            "then": {"near": ["fedfeat-calibrate", "--epochs", "1", "--out", "."]},
             "tuned": {"study": "tune", "alike": {"near": "average"}},
         },
     },
@@ -47,6 +49,11 @@ def campaign(tmp_path):
         return [sys.executable, str(SCRIPT), "file.yaml", "--into", "kept"]
 
     return make
+
+
+def rows(path):
+    with path.open() as file:
+        return [*csv.DictReader(file)]
 
 
 def environment(tmp_path):
@@ -70,11 +77,14 @@ def test_runs_are_made_tuned_and_collected_and_a_second_start_has_nothing_to_do(
     for arm in ("average", "near"):
         place = kept / "run" / arm / "seed_0"
         assert {path.name for path in place.iterdir()} == {
-            "clients.csv", "config.yaml", "metrics.csv", "overrides.yaml", "summary.json"
+            "clients.csv", "config.yaml", "metrics.csv", "overrides.yaml", "summary.json",
+            *(["then"] if arm == "near" else []),
         }  # fmt: skip
         # Nothing moves at a rate of 1e-9, so the other point must have been chosen.
         assert "optimizer.lr=0.1" in yaml.safe_load((place / "overrides.yaml").read_text())
         assert yaml.safe_load((place / "config.yaml").read_text())["optimizer"]["lr"] == 0.1
+    (calibrated,) = rows(kept / "run" / "near" / "seed_0" / "then" / "calibration.csv")
+    assert calibrated["acc"] == rows(kept / "run" / "near" / "seed_0" / "metrics.csv")[-1]["global/acc"]
     texts = [path.read_text() for path in kept.rglob("*") if path.is_file()]
     assert not any(str(tmp_path) in text or str(Path.home()) in text for text in texts)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}

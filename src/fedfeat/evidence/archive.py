@@ -32,11 +32,12 @@ class Archive:
 
     def runs(self, study: str, setting: str, arm: str) -> dict[int, Run]:
         """Give the finished runs of an arm by seed."""
-        return {
-            cell.seed: self.run(cell)
-            for cell in self.places
-            if (cell.study, cell.setting, cell.arm) == (study, setting, arm)
-        }
+        return {cell.seed: self.run(cell) for cell in self.cells(study, setting, arm)}
+
+    def cells(self, study: str, setting: str, arm: str) -> list[Cell]:
+        """Give the finished runs of an arm, by their names."""
+        asked = (study, setting, arm)
+        return [cell for cell in self.places if (cell.study, cell.setting, cell.arm) == asked]
 
     def values(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> dict[int, float]:
         """Give a quantity of an arm's finished runs in some studies by seed.

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fedfeat.errors import ConfigError, UserError
-from fedfeat.evidence.campaign import Campaign
+from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.progress import overview
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import campaigns_root
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _perform(options: argparse.Namespace) -> bool:
-    campaign = Campaign.read(options.file)
+    campaign = read_campaign(options.file)
     for word in options.extra:
         if "=" not in word or fixes_numbers(key_of(word)):
             rule = "be an override that changes no number, such as executor=ray"

@@ -39,7 +39,9 @@ def standing(place: Path) -> Standing | None:
     with suppress(OSError, ValueError, KeyError, IndexError):
         head, *rows = (place / "metrics.csv").read_text().splitlines()
         last = dict(zip(head.split(","), rows[-1].split(","), strict=True))
-        return Standing(int(last["round"]), stored.num_rounds(place), float(last["time/total_s"]))
+        return Standing(
+            int(last["round"]), stored.federation(place)["num_rounds"], float(last["time/total_s"])
+        )
     return None
 
 

@@ -68,11 +68,12 @@ class Queue:
 
     def _point(self, tuning: tuple[Cell, ...], places: Mapping[Cell, Path]) -> tuple[str, ...]:
         if tuning not in self._points:
-            self._points[tuning] = self.campaign.studies[tuning[0].study].grid[chosen_point(places)]
+            study, _, arm, *_ = tuning[0]
+            self._points[tuning] = self.campaign.studies[study].points(arm)[chosen_point(places)]
         return self._points[tuning]
 
     def collect(self, cell: Cell) -> None:
-        """Keep the small files of a run if it is finished and not kept yet.
+        """Keep the small files of a run if it is finished and not kept yet, after what follows it.
 
         Raises:
             ConfigError: It was made with other overrides.
@@ -83,7 +84,23 @@ class Queue:
         stored.check_words(place, words)
         target = self.kept / cell.name
         if place != target and not stored.is_finished(target):
-            stored.keep(place, target, words, self.campaign.studies[cell.study].clients)
+            study = self.campaign.studies[cell.study]
+            if cell.arm in study.then and not self._followed(cell, place, study.then[cell.arm]):
+                return
+            stored.keep(place, target, words, study.keeps)
+
+    def _followed(self, cell: Cell, place: Path, command: Sequence[str]) -> bool:
+        """Call what follows a run, in a folder of its own there; False where it fails."""
+        folder = place / stored.THEN
+        folder.mkdir(exist_ok=True)
+        # A console script of this environment, which need not be on the path.
+        program = Path(sys.executable).with_name(command[0])
+        words = [str(program) if program.exists() else command[0], *command[1:], str(place)]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines()
+            self.failed[cell] = f"{command[0]}, exit {done.returncode}: {lines[-1] if lines else 'no output'}"
+        return not done.returncode
 
     def ready(self, running: Sequence[Cell]) -> Cell | None:
         """Give the first run that can be started; None where there is none now."""

@@ -14,13 +14,15 @@ from pathlib import Path
 
 from fedfeat.errors import UserError
 from fedfeat.evidence.archive import Archive
-from fedfeat.evidence.campaign import Campaign
+from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.claims import read_claims
 from fedfeat.evidence.pages import filled
-from fedfeat.evidence.parts import Parts
+from fedfeat.evidence.tables import Tables
+from fedfeat.evidence.verdicts import Verdicts
 from fedfeat.files import atomic_write_bytes
 
 PAGES = ("docs/claims.md", "docs/results.md")
+BOARD = "docs/leaderboard.md"
 
 
 def made(root: Path, figures: Path) -> dict[str, str]:
@@ -30,9 +32,13 @@ def made(root: Path, figures: Path) -> dict[str, str]:
         root: The checkout.
         figures: Where pictures go.
     """
-    archive = Archive(Campaign.read(root / "results" / "evidence.yaml"), root / "results" / "runs")
-    makers = Parts(archive, read_claims(root / "results" / "claims.yaml"), figures).makers()
-    return {page: filled((root / page).read_text(), makers) for page in PAGES}
+    evidence, board = (
+        Archive(read_campaign(root / "results" / name), root / "results" / "runs")
+        for name in ("evidence.yaml", "board.yaml")
+    )
+    makers = Verdicts(evidence, read_claims(root / "results" / "claims.yaml"), figures).makers()
+    texts = {page: filled((root / page).read_text(), makers) for page in PAGES}
+    return texts | {BOARD: filled((root / BOARD).read_text(), Tables(board, figures).makers())}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

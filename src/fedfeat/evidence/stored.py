@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,6 +17,8 @@ from fedfeat.runs.directory import experiment_config, fixes_numbers, key_of
 
 KEPT = ("metrics.csv", "summary.json")
 """Files of a run that are kept as they are, beside its configuration and overrides."""
+THEN = "then"
+"""Folder of what followed a run: its tables are kept too."""
 
 
 def campaigns_root() -> Path:
@@ -49,37 +52,29 @@ def check_words(place: Path, words: Sequence[str]) -> None:
         )
 
 
-def keep(run_dir: Path, place: Path, words: Sequence[str], clients: bool = False) -> None:
+def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str] = ()) -> None:
     """Copy what documents quote of a finished run; nothing of it names a folder of this machine.
 
     Args:
         run_dir: The run.
         place: Where its small files go.
         words: The campaign's overrides, without which the configuration cannot be composed again.
-        clients: Whether clients.csv is among them.
+        further: Files that are kept beside those of every run.
     """
     config = yaml.safe_load((run_dir / "config.yaml").read_text())
     kept = {**experiment_config(config), "name": config["name"], "group": config["group"]}
     kept |= {"published": config["published"]} if config.get("published") else {}
     atomic_write_text(place / "config.yaml", yaml.safe_dump(kept, sort_keys=False))
     atomic_write_text(place / "overrides.yaml", yaml.safe_dump([*words], sort_keys=False, width=1000))
-    for name in (*KEPT, *(("clients.csv",) if clients else ())):
+    followed = [f"{THEN}/{path.name}" for path in sorted((run_dir / THEN).glob("*.csv"))]
+    for name in (*further, *followed, *KEPT):  # the summary last: with it a run is there
         atomic_write_text(place / name, (run_dir / name).read_text())
 
 
-def score(places: Iterable[Path], metric: str, last: int) -> float:
-    """Give the mean over runs of a metric's mean over its last evaluated rounds; -inf where one is not finite."""
-    import numpy as np
-
-    from fedfeat.runs.metrics_table import read_metrics
-
-    means = [read_metrics(place / "metrics.csv")[metric].to_numpy(float)[-last:].mean() for place in places]
-    return float(np.mean(means)) if np.isfinite(means).all() else float("-inf")
-
-
-def num_rounds(place: Path) -> int:
-    """Give how many rounds a run that has begun is to have."""
-    return int(yaml.safe_load((place / "config.yaml").read_text())["federation"]["num_rounds"])
+def federation(place: Path) -> dict[str, Any]:
+    """Give the section of that name of the configuration of a run that has begun."""
+    found: dict[str, Any] = yaml.safe_load((place / "config.yaml").read_text())["federation"]
+    return found
 
 
 @cache

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedfeat.config.objective import validated_by
+from fedfeat.errors import ConfigError
 from fedfeat.evidence.campaign import Cell
-from fedfeat.evidence.stored import score
+from fedfeat.evidence.stored import federation
 
-METRIC = "val/acc"
-"""What decides: accuracy on clients' held-out training examples, never on test data."""
 LAST = 3
 """Evaluated rounds at the end that are averaged, for single rounds jump."""
 
@@ -21,13 +21,37 @@ def point_scores(places: Mapping[Cell, Path]) -> dict[str, float]:
     Args:
         places: The finished runs of one arm, with their folders.
     """
-    by_point: dict[str, list[Path]] = defaultdict(list)
+    import numpy as np
+
+    by_point: dict[str, list[float]] = defaultdict(list)
     for cell, place in places.items():
-        by_point[cell.point].append(place)
-    return {point: score(found, METRIC, LAST) for point, found in by_point.items()}
+        by_point[cell.point].append(validation_score(place))
+    return {
+        point: float(np.mean(found)) if np.isfinite(found).all() else float("-inf")
+        for point, found in by_point.items()
+    }
 
 
 def chosen_point(places: Mapping[Cell, Path]) -> str:
     """Give the best point of a grid, the first among equals."""
     scores = point_scores(places)
     return max(scores, key=lambda point: scores[point])
+
+
+def validation_score(place: Path) -> float:
+    """Give a finished run's accuracy on held-out training examples, the one of `validated_by`, never on test data.
+
+    It is the mean of the last evaluated rounds; after fine-tuning there is the last one alone.
+
+    Raises:
+        ConfigError: The run has held nothing out.
+    """
+    from fedfeat.runs.metrics_table import read_metrics
+
+    metrics = read_metrics(place / "metrics.csv")
+    name = validated_by([*metrics], federation(place)["target_metric"])
+    if name is None:
+        rule = "be above 0 in a study that others are tuned by"
+        raise ConfigError.rule("partition.val_fraction", rule, f"0 in {place}")
+    last = 1 if name.startswith("final_all/") else LAST
+    return float(metrics[name].to_numpy(float)[-last:].mean())

@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from fedfeat.errors import ConfigError
-from fedfeat.evidence.campaign import Campaign, Cell
+from fedfeat.evidence.campaign import Cell
+from fedfeat.evidence.campaign_file import read_campaign
 
 FILE = {
     "key": "k",
@@ -17,7 +18,8 @@ FILE = {
             "settings": {"x": ["partition=iid"], "y": []}, "tuned": {"study": "tune", "alike": {"c": "b"}},
         },
         "tune": {
-            "priority": 1, "arms": ["a", "b"], "seeds": [100], "clients": True,
+            "priority": 1, "arms": ["a", "b"], "seeds": [100], "keeps": ["clients.csv"],
+            "then": {"a": ["program", "--out", "x"]},
             "grid": {"low": ["optimizer.lr=0.1"], "high": ["optimizer.lr=1"]},
         },
     },
@@ -27,7 +29,7 @@ FILE = {
 def read(tmp_path, changed=None):
     path = tmp_path / "file.yaml"
     path.write_text(yaml.safe_dump(changed or FILE, sort_keys=False))
-    return Campaign.read(path)
+    return read_campaign(path)
 
 
 def test_runs_come_by_priority_then_seed_by_seed(tmp_path):
@@ -38,8 +40,9 @@ def test_runs_come_by_priority_then_seed_by_seed(tmp_path):
         *("late/x/a/seed_1", "late/x/c/seed_1", "late/y/a/seed_1", "late/y/c/seed_1"),
     ]
     assert campaign.environment == {"OMP_NUM_THREADS": "1"}
-    assert campaign.studies["tune"].clients
-    assert not campaign.studies["late"].clients
+    assert campaign.studies["tune"].keeps == ("clients.csv",)
+    assert campaign.studies["tune"].then == {"a": ("program", "--out", "x")}
+    assert not campaign.studies["late"].keeps
 
 
 def test_words_go_from_the_general_to_the_single_run(tmp_path):
@@ -65,6 +68,19 @@ def test_an_arm_is_tuned_by_its_own_runs_or_by_those_of_its_like(tmp_path):
     assert campaign.tuning_of(Cell("tune", "", "a", "low", 100)) == []
 
 
+def test_what_an_arm_has_of_its_own_is_tried_with_every_point_of_the_grid(tmp_path):
+    own = {"a": {"less": ["x=1"], "more": ["x=2"]}, "b": {"mu_1": ["mu=1"], "mu_5": ["mu=5"]}}
+    tune = FILE["studies"]["tune"] | {"own": own}
+    campaign = read(tmp_path, FILE | {"studies": {"tune": tune}})
+    assert [cell.name for cell in campaign.cells()][:5] == [
+        *("tune/a/low/less/seed_100", "tune/b/low/mu_1/seed_100", "tune/a/low/more/seed_100"),
+        *("tune/b/low/mu_5/seed_100", "tune/a/high/less/seed_100"),
+    ]
+    cell = Cell("tune", "", "b", "high/mu_5", 100)
+    assert campaign.words_of(cell)[-3:] == ("optimizer.lr=1", "mu=5", "seed=100")
+    assert campaign.studies["tune"].points("b")["low/mu_1"] == ("optimizer.lr=0.1", "mu=1")
+
+
 def without(key):
     return {k: v for k, v in FILE.items() if k != key}
 
@@ -87,7 +103,14 @@ def study(**changes):
         (study(words=["digits"]), "must be a list of overrides"),
         (study(tuned={"study": "tuen"}), "did you mean tune"),
         (study(tuned={"study": "tune"}), "studies.late.tuned.alike must lead from every arm"),
+        (study(keeps="clients.csv"), "studies.late.keeps must be a list of words"),
+        (study(then={"a": [1]}), "studies.late.then.a must be a list of words"),
         (study(sedes=[0]), "did you mean seeds"),
+        (study(own={"b": {"x": []}}), "studies.late.own must name arms of the study, but it is 'b'"),
+        (
+            study(own={"a": {"x": [], "y": []}}),
+            "studies.late.own must try as many points for every arm of the study, but it is 'a 2, c 1'",
+        ),
         ([1], "must hold keys with values"),
     ],
 )
@@ -99,7 +122,7 @@ def test_what_is_wrong_is_said(tmp_path, file, said):
 
 def test_a_file_that_is_none(tmp_path):
     with pytest.raises(ConfigError, match="readable YAML"):
-        Campaign.read(tmp_path / "none.yaml")
+        read_campaign(tmp_path / "none.yaml")
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(ConfigError, match="readable YAML"):
-        Campaign.read(tmp_path / "bad.yaml")
+        read_campaign(tmp_path / "bad.yaml")

@@ -4,7 +4,7 @@ import pytest
 
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.pages import filled
-from fedfeat.evidence.parts import markdown
+from fedfeat.evidence.wording import markdown
 
 PAGE = "a\n<!-- made: one x=1 y='b c' -->\nold\n<!-- end -->\nb\n<!-- made: two -->\n<!-- end -->\n"
 MAKERS = {"one": lambda x, y: f"{x}{y}\n", "two": lambda: "2\n"}

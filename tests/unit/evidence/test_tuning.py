@@ -13,11 +13,12 @@ from fedfeat.evidence.tuning import chosen_point, point_scores
 def place(tmp_path):
     """Write the metrics of a run; give its cell and folder."""
 
-    def make(point, val, test=0.5, seed=0):
+    def make(point, val, test=0.5, seed=0, name="val/acc", target=None):
         folder = tmp_path / point / str(seed)
         folder.mkdir(parents=True)
         rows = "".join(f"{at},{value},{test}\n" for at, value in enumerate(val))
-        (folder / "metrics.csv").write_text(f"round,val/acc,global/acc\n{rows}")
+        (folder / "metrics.csv").write_text(f"round,{name},global/acc\n{rows}")
+        (folder / "config.yaml").write_text(yaml.safe_dump({"federation": {"target_metric": target}}))
         return Cell("tune", "", "arm", point, seed), folder
 
     return make
@@ -50,6 +51,23 @@ def test_a_point_that_diverged_is_never_chosen(place, broken):
     places = dict([place("wild", [0.9, 0.9, broken]), place("calm", [0.1] * 3)])
     assert chosen_point(places) == "calm"
     assert point_scores(places)["wild"] == float("-inf")
+
+
+def test_what_a_run_is_judged_by_decides_on_validation_data(place):
+    own = {"name": "personal/val_acc_weighted", "target": "personal/acc_weighted"}
+    places = dict([place("few", [0.9, 0.2, 0.2, 0.2], **own), place("many", [0.1, 0.3, 0.3, 0.3], **own)])
+    assert point_scores(places) == {"few": pytest.approx(0.2), "many": pytest.approx(0.3)}
+    tuned = {"name": "final_all/val_acc_weighted", "target": "final_all/acc_weighted"}
+    # After fine-tuning there is a value in the last round alone.
+    assert point_scores(dict([place("after", ["", "", "", 0.7], **tuned)])) == {"after": 0.7}
+
+
+def test_without_validation_data_nothing_is_tuned(place):
+    places = dict([place("blind", [0.5], name="train/loss")])
+    with pytest.raises(
+        ConfigError, match=r"^partition.val_fraction must be above 0 in a study that others are"
+    ):
+        chosen_point(places)
 
 
 @pytest.mark.parametrize(

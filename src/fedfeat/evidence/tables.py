@@ -1,0 +1,131 @@
+"""Tables and figures of pages that are made from a campaign's stored runs, in Markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedfeat.evidence.archive import Archive
+from fedfeat.evidence.association import association
+from fedfeat.evidence.leaderboard import HEADER, rows, trials
+from fedfeat.evidence.pages import Maker
+from fedfeat.evidence.wording import markdown, mean_text, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Tables:
+    """Makes parts of pages; each method that is called NAME_part is one, by its name.
+
+    Attributes:
+        archive: The runs.
+        figures: Where pictures are written to; pages name them by ``figures/NAME.png``.
+    """
+
+    def __init__(self, archive: Archive, figures: Path) -> None:
+        self.archive, self.figures = archive, figures
+
+    def makers(self) -> dict[str, Maker]:
+        """Give all parts by name."""
+        ending = "_part"
+        return {name.removesuffix(ending): getattr(self, name) for name in dir(self) if name.endswith(ending)}
+
+    def accuracy_part(self, studies: str, quantity: str, arms: str = "", settings: str = "") -> str:
+        """Give a table of a quantity: a line per arm, a column per setting, mean and interval over seeds."""
+        chosen, rows = self._settings(studies, settings), []
+        for arm in self._arms(studies, arms):
+            found = [self.archive.values(studies.split(","), one, arm, quantity) for one in chosen]
+            if any(found):
+                rows.append([arm, *map(mean_text, found)])
+        return markdown(["arm", *(one or quantity for one in chosen)], rows)
+
+    def tuning_part(self, study: str) -> str:
+        """Give the scores of every point of a grid, the chosen one of each arm in bold."""
+        points = [*self.archive.campaign.studies[study].grid]
+        rows = []
+        for arm in self.archive.campaign.studies[study].arms:
+            found = self.archive.tuned(study, arm)
+            if found is not None:
+                chosen, scores = found
+                texts = [number(scores[point]) for point in points]
+                rows.append(
+                    [arm, *(f"**{t}**" if p == chosen else t for p, t in zip(points, texts, strict=True))]
+                )
+        return markdown(["arm", *points], rows)
+
+    def leaderboard_part(self, study: str, setting: str) -> str:
+        """Give a line per method, the best first: accuracies, and what the rounds cost."""
+        return markdown(HEADER, rows(self.archive, study, setting))
+
+    def trials_part(self, study: str) -> str:
+        """Say of every method how often its hyperparameters were tried, and what was chosen on validation data."""
+        return markdown(["method", "trials", "chosen", "validation"], trials(self.archive, study))
+
+    def curves_part(self, name: str, studies: str, metric: str, setting: str = "", arms: str = "") -> str:
+        """Draw a quantity over the rounds, a curve per arm with its spread over seeds."""
+        from fedfeat.runs.figures import convergence
+
+        found = {
+            arm: [
+                run.metrics
+                for study in studies.split(",")
+                for run in self.archive.runs(study, setting, arm).values()
+            ]
+            for arm in self._arms(studies, arms)
+        }
+        curves = {arm: runs for arm, runs in found.items() if runs}
+        if not curves:
+            return "No run is finished yet.\n"
+        return self.picture(name, convergence(curves, y=metric, title=setting))
+
+    def predicts_part(self, studies: str, quantities: str, target: str) -> str:
+        """Say how well each of some quantities predicts another over the arms: rank correlation, p, arms."""
+        rows, settings = [], self._settings(studies, "")
+        for quantity in quantities.split(","):
+            found = [
+                association(self._means(studies, one, quantity), self._means(studies, one, target))
+                for one in settings
+            ]
+            rows.append(
+                [quantity, *(f"{number(a.rho)} (p {number(a.p_value)}, {a.num_arms} arms)" for a in found)]
+            )
+        return markdown(["quantity", *settings], rows)
+
+    def _means(self, studies: str, setting: str, quantity: str) -> dict[str, float]:
+        arms = self._arms(studies, "")
+        found = {arm: self.archive.values(studies.split(","), setting, arm, quantity) for arm in arms}
+        return {arm: sum(one.values()) / len(one) for arm, one in found.items() if one}
+
+    def hours_part(self) -> str:
+        """Say how many runs each study has and how long they took."""
+        rows = []
+        for study in self.archive.campaign.studies:
+            done = sum(cell.study == study for cell in self.archive.places)
+            if done:
+                every = sum(1 for _ in self.archive.campaign.studies[study].cells())
+                rows.append([study, f"{done} of {every}", f"{self.archive.hours(study):.1f}"])
+        return markdown(["study", "finished runs", "hours of one core"], rows)
+
+    def commits_part(self) -> str:
+        """Name the commits that made the runs."""
+        counts = dict[str, int]()
+        for cell in self.archive.places:
+            commit = str(self.archive.run(cell).summary.get("git_commit"))[:10]
+            counts[commit] = counts.get(commit, 0) + 1
+        return ", ".join(f"{commit} ({number})" for commit, number in sorted(counts.items())) + "\n"
+
+    def picture(self, name: str, figure: Figure) -> str:
+        """Save a figure; give the line that shows it."""
+        from fedfeat.runs.figures import save_figure
+
+        save_figure(figure, self.figures / f"{name}.png")
+        return f"![{name}](figures/{name}.png)\n"
+
+    def _arms(self, studies: str, arms: str) -> list[str]:
+        every = [arm for study in studies.split(",") for arm in self.archive.campaign.studies[study].arms]
+        return arms.split(",") if arms else [*dict.fromkeys(every)]
+
+    def _settings(self, studies: str, settings: str) -> list[str]:
+        every = [one for study in studies.split(",") for one in self.archive.campaign.studies[study].settings]
+        return settings.split(",") if settings else [*dict.fromkeys(every)]

@@ -1,0 +1,99 @@
+"""Verdicts on claims as the parts of pages, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedfeat.evidence.archive import Archive
+from fedfeat.evidence.claims import Claim, Claims, Judgement, Values
+from fedfeat.evidence.forest import forest
+from fedfeat.evidence.tables import Tables
+from fedfeat.evidence.wording import NONE, interval_text, markdown, mean_text
+
+
+class Verdicts(Tables):
+    """Makes the parts of pages that are about claims, beside those of `Tables`.
+
+    Attributes:
+        claims: The claims.
+    """
+
+    def __init__(self, archive: Archive, claims: Claims, figures: Path) -> None:
+        super().__init__(archive, figures)
+        self.claims = claims
+
+    def summary_part(self) -> str:
+        """Give one line for each claim: what is claimed, published, measured, decided."""
+        rows = [
+            [
+                f"[{claim.claim}](claims.md#{claim.id})",
+                claim.published or NONE,
+                _measured(claim, judged),
+                judged.verdict,
+            ]
+            for claim, judged in self.judged()
+        ]
+        return markdown(["claim", "published", "measured", "verdict"], rows)
+
+    def claims_part(self) -> str:
+        """Give the page of claims: rule and verdict of each, under their headings."""
+        lines, group = list[str](), ""
+        for claim, judged in self.judged():
+            if claim.group != group:
+                group = claim.group
+                lines += [f"## {group}", ""]
+            lines += _claim(claim, judged)
+        return "\n".join(lines) + "\n"
+
+    def reading_part(self) -> str:
+        """Say which reading is chosen, and by which means."""
+        reading, values = self.claims.reading, self.archive.values
+        rows = []
+        for arm in reading.order:
+            found = [values(reading.studies, one, arm, reading.quantity) for one in reading.settings]
+            rows.append([arm, *map(mean_text, found)])
+        chosen = reading.chosen(values)
+        said = f"Chosen: `{chosen}`." if chosen else "Not all of it has three seeds yet."
+        return markdown(["reading", *reading.settings], rows) + f"\n{said}\n"
+
+    def forest_part(self, name: str) -> str:
+        """Draw the intervals of all claims about differences of accuracies."""
+        figure = forest(self.judged())
+        return "No interval is there yet.\n" if figure is None else self.picture(name, figure)
+
+    def judged(self) -> list[tuple[Claim, Judgement]]:
+        """Decide all claims."""
+        values = self._with_reading()
+        return [(claim, claim.judged(values)) for claim in self.claims.claims]
+
+    def _with_reading(self) -> Values:
+        """Give the archive's numbers, in which the chosen reading has its name."""
+        reading, known = self.claims.reading, self.archive.values
+        chosen = reading.chosen(known)
+
+        def values(studies: Sequence[str], setting: str, arm: str, quantity: str) -> Mapping[int, float]:
+            if arm != reading.name:
+                return known(studies, setting, arm, quantity)
+            return known(studies, setting, chosen, quantity) if chosen else {}
+
+        return values
+
+
+def _claim(claim: Claim, judged: Judgement) -> list[str]:
+    """Write one claim of the page."""
+    published = claim.published or "no number"
+    lines = [f"### {claim.id}", "", claim.claim, ""]
+    lines += [f"- Source: {claim.source}; published: {published}.", f"- Protocol: {claim.protocol}"]
+    lines += [f"- Rule: {claim.rule.sentence(claim.quantity)}."]
+    lines += [f"- {claim.note}"] if claim.note else []
+    lines += [f"- Measured: {_measured(claim, judged)}.", f"- Verdict: **{judged.verdict}**", ""]
+    return lines
+
+
+def _measured(claim: Claim, judged: Judgement) -> str:
+    texts = []
+    for setting, found in judged.found.items():
+        text = "not yet" if found is None else interval_text(found)
+        texts.append(f"{setting}: {text}" if setting else text)
+    return "; ".join(texts)
