@@ -199,3 +199,12 @@ def test_runs_are_jobs_of_slurm(campaign, tmp_path):
     finally:
         cluster.stop()
     assert (tmp_path / "kept/run/near/seed_0/summary.json").exists()
+
+
+@pytest.mark.slow
+def test_what_follows_a_run_and_fails_is_named_and_the_run_is_not_kept(campaign, tmp_path):
+    study = {"arms": ["average"], "seeds": [0], "then": {"average": ["no-such-program"]}}
+    code, out, _ = call(campaign(FILE | {"studies": {"run": study}}), tmp_path)
+    assert code == 1
+    assert "no-such-program after the run: [Errno 2]" in " ".join(out.split())
+    assert not (tmp_path / "kept" / "run").exists()

@@ -96,11 +96,13 @@ class Queue:
         # A console script of this environment, which need not be on the path.
         program = Path(sys.executable).with_name(command[0])
         words = [str(program) if program.exists() else command[0], *command[1:], str(place)]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            self.failed[cell] = f"{command[0]}, exit {done.returncode}: {lines[-1] if lines else 'no output'}"
-        return not done.returncode
+        try:
+            subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+            self.failed[cell] = f"{command[0]} after the run: {lines[-1]}"
+            return False
+        return True
 
     def ready(self, running: Sequence[Cell]) -> Cell | None:
         """Give the first run that can be started; None where there is none now."""
