@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from fedfeat import tree
-from fedfeat.config.objective import judged_by
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import CheckpointError, ClientError
 from fedfeat.executors.base import Executor
@@ -98,12 +97,11 @@ class Experiment:
         watch = FiniteWatch()
         for progress, found in rounds:
             record = watch.noted(found)
-            note(kept, record, self.targets, self.target_metric)
+            note(kept, record, self.targets, self.target_metric, self.stop_at)
             for logger in self.loggers:
                 logger.log(record)
             if record.alignment is not None and self.is_primary:
                 self._draw_alignment(record)
-            self._stop_early(kept, record)
             last = record.round_idx == self.plan.num_rounds or kept.get("stopped")
             due = last or stopping.requested or record.round_idx % self.checkpoint_every == 0
             if due and record.round_idx:
@@ -125,13 +123,6 @@ class Experiment:
         """Run the rounds after ``progress``, without loggers or checkpoints (`run_rounds`)."""
         parts = self.plan, self.server, self.executor, self.data, self.store
         return run_rounds(*parts, progress, self.meter)
-
-    def _stop_early(self, kept: dict[str, Any], record: RoundRecord) -> None:
-        name = (
-            judged_by(record.metrics, self.target_metric) if record.evaluated and record.round_idx else None
-        )
-        if self.stop_at is not None and name is not None and record.metrics[name] >= self.stop_at:
-            kept["stopped"] = record.round_idx
 
     def _draw_alignment(self, record: RoundRecord) -> None:
         name = f"encoding_round_{record.round_idx:04d}"

@@ -21,9 +21,21 @@ def first_history() -> dict[str, Any]:
 
 
 def note(
-    kept: dict[str, Any], record: RoundRecord, targets: Sequence[float], target_metric: str | None
+    kept: dict[str, Any],
+    record: RoundRecord,
+    targets: Sequence[float],
+    target_metric: str | None,
+    stop_at: float | None,
 ) -> None:
-    """Keep the few numbers of the summary that need the whole history, and count rows; ``kept`` is changed."""
+    """Keep the few numbers of the summary that need the whole history, count rows, and say where the run stops early.
+
+    Args:
+        kept: What is kept; changed.
+        record: The round.
+        targets: See `Experiment`, as the others.
+        target_metric: Which metric is to reach them.
+        stop_at: What it is to reach for the run to stop.
+    """
     if not record.evaluated:
         return
     kept["rows"] = dict(Counter(kept.get("rows", {})) + Counter(rows_of(record)))
@@ -33,9 +45,10 @@ def note(
     if validated and (best is None or metrics[validated] > best.get(validated, -1.0)):
         kept["best_val"] = {"round": record.round_idx, **metrics}
     name = judged_by(metrics, target_metric)
-    accuracy = metrics[name] if name else None
+    if name is None:
+        return
     for target in targets:
-        if accuracy is not None and accuracy >= target and str(target) not in kept["to_target"]:
+        if metrics[name] >= target and str(target) not in kept["to_target"]:
             kept["to_target"][str(target)] = {
                 "rounds": record.round_idx,
                 "bytes": metrics["comm/total_bytes"],
@@ -43,6 +56,8 @@ def note(
                 "examples": metrics["compute/examples"],
                 "seconds": metrics["time/total_s"],
             }
+    if stop_at is not None and record.round_idx and metrics[name] >= stop_at:
+        kept["stopped"] = record.round_idx
 
 
 def settle_tables(
