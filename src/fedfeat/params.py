@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from fedfeat.types import Params
 
@@ -141,6 +141,17 @@ def snapshot(module: nn.Module, keys: Iterable[str] | None = None) -> Params:
     state = module.state_dict()
     chosen = state if keys is None else select(state, keys)
     return {key: tensor.detach().to("cpu", copy=True) for key, tensor in chosen.items()}
+
+
+def trained_names(module: nn.Module, among: Container[str] | None = None) -> list[str]:
+    """Name the parameters of a module that train.
+
+    Args:
+        module: The module.
+        among: Names that count; None: all do.
+    """
+    named = module.named_parameters()
+    return [name for name, own in named if own.requires_grad and (among is None or name in among)]
 
 
 def standalone(params: Params) -> Params:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedfeat.params import WeightedMean, copy_into, select, snapshot, standalone
+from fedfeat.params import WeightedMean, copy_into, select, snapshot, standalone, trained_names
 
 
 def mean_of(*pairs):
@@ -184,3 +184,10 @@ def test_standalone_copies_only_what_shares_memory():
     assert result["row"].tolist() == [3.0, 4.0, 5.0]
     assert result["turned"].is_contiguous()
     assert result["turned"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+
+
+def test_what_trains_has_names():
+    module = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    module[0].bias.requires_grad_(False)
+    assert trained_names(module) == ["0.weight", "1.weight", "1.bias"]
+    assert trained_names(module, among={"1.bias", "0.weight", "0.bias"}) == ["0.weight", "1.bias"]

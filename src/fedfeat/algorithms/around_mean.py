@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.errors import ConfigError
+from fedfeat.params import trained_names
 from fedfeat.server import Around, AveragingServer
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ class AroundMean(Around):
 
     def trained_keys(self, model: nn.Module, state: Any) -> list[str]:
         """Name what is averaged and trained, so no running statistics; ``state`` is the average's."""
-        params = self.average.params(state)
-        return [name for name, own in model.named_parameters() if own.requires_grad and name in params]
+        return trained_names(model, self.average.params(state))
 
     def weights(self, state: Any, client_id: int, num_examples: int) -> Params:
         """Give what a client weighs, see `AveragingServer.weights`."""

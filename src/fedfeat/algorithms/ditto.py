@@ -21,7 +21,7 @@ from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import NotNegative
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.twin import Twin, own_tensors
-from fedfeat.params import copy_into, snapshot
+from fedfeat.params import copy_into, snapshot, trained_names
 from fedfeat.types import Tensors, Turn, Weights
 
 
@@ -43,7 +43,7 @@ class DittoClient(ClientModule):
         self.own = Twin(self.model)
         self.received = FrozenCopy(self.model)
         self._initial = snapshot(self.model)
-        self._trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        self._trained = trained_names(self.model)
 
     def receive(self, payload: Weights, memory: OwnModel | None) -> None:
         """Take w^t, and v_k beside it."""

@@ -25,7 +25,7 @@ from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import Count, NotNegative, interval
 from fedfeat.errors import ConfigError
 from fedfeat.models.network import Network
-from fedfeat.params import copy_into, select
+from fedfeat.params import copy_into, select, trained_names
 from fedfeat.types import Tensors, Turn, Weights
 
 # Losses of this many passes are looked at, and there are at most so many passes.
@@ -197,7 +197,7 @@ def top_parameters(network: Network, layers: int) -> list[str]:
     """
     parts = [f"encoder.{name}." for name, _ in network.encoder.named_children()]
     parts += [f"head.{name}." for name, _ in network.head.named_children()]
-    names = [name for name, parameter in network.named_parameters() if parameter.requires_grad]
+    names = trained_names(network)
     weighted = [part for part in parts if any(name.startswith(part) for name in names)]
     if layers > len(weighted):
         rule = f"be at most {len(weighted)}, the blocks of the network that have weights"

@@ -26,7 +26,7 @@ from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import NotNegative
 from fedfeat.errors import UserError
 from fedfeat.models.frozen import FrozenCopy
-from fedfeat.params import select
+from fedfeat.params import select, trained_names
 from fedfeat.server import AveragingServer
 from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
 
@@ -51,11 +51,7 @@ class FedDynClient(ClientModule):
         super().__init__(**arguments)
         self.alpha = alpha
         self.received, self.dual = FrozenCopy(self.model), FrozenCopy(self.model)
-        self._trained = [
-            name
-            for name, own in self.model.named_parameters()
-            if own.requires_grad and name in self.shared_keys
-        ]
+        self._trained = trained_names(self.model, self.shared_keys)
 
     def check(self, setting: Setting) -> None:
         """Refuse a second proximal term, of which g_k would know nothing."""

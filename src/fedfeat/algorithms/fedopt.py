@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedfeat.algorithms.around_mean import by_row
 from fedfeat.config.conditions import Positive, Share
-from fedfeat.params import full
+from fedfeat.params import full, trained_names
 from fedfeat.server import Around, AveragingServer
 from fedfeat.types import Federation, Update, Weights
 
@@ -79,7 +79,7 @@ class FedOptServer(Around, AveragingServer):
         """Start as the average does, at rest."""
         average = self.average.init(model, federation)
         sent = self.average.params(average)
-        names = [name for name, p in model.named_parameters() if p.requires_grad and name in sent]
+        names = trained_names(model, sent)
         return FedOptState(average, {name: self.start(full(sent[name])) for name in names})
 
     def broadcast(self, state: FedOptState, client_id: int) -> Weights:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import NotNegative
 from fedfeat.models.frozen import FrozenCopy
+from fedfeat.params import trained_names
 
 
 class FedProxClient(ClientModule):
@@ -32,7 +33,7 @@ class FedProxClient(ClientModule):
         super().__init__(**arguments)
         self.mu = mu
         self.received = FrozenCopy(self.model)
-        self._trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        self._trained = trained_names(self.model)
 
     def receive(self, payload: Any, memory: Any) -> None:
         """Become one client and keep w^t."""

@@ -23,6 +23,7 @@ from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import NotNegative
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.network import DROPOUTS
+from fedfeat.params import trained_names
 from fedfeat.types import Turn
 
 _PART = 512  # Examples of a pass without steps; only memory depends on it.
@@ -61,7 +62,7 @@ class PerFedAvgClient(ClientModule):
         self.own = FrozenCopy(self.model)
         if any(isinstance(part, DROPOUTS) and part.p for part in self.model.modules()):
             self.apart = "it passes halves of batches, and stacked dropout has masks for whole ones (model)"
-        self._trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        self._trained = trained_names(self.model)
 
     def loss(self, batch: Batch) -> Tensor:
         """``F_k(w - alpha * g; b')`` with g, the gradient at w on b, fixed."""

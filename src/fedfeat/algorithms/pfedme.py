@@ -23,7 +23,7 @@ from fedfeat.algorithms.own_models import OwnModel, clip_each, gradient_at, refu
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import Count, NotNegative, Positive
 from fedfeat.errors import ConfigError
-from fedfeat.params import copy_into, snapshot
+from fedfeat.params import copy_into, snapshot, trained_names
 from fedfeat.server import Around
 from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
 
@@ -58,7 +58,7 @@ class PFedMeClient(ClientModule):
         self.theta = deepcopy(self.model)
         self._initial = snapshot(self.model)
         self._weights = {name for name, _ in self.model.named_parameters()}
-        self._trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        self._trained = trained_names(self.model)
 
     def check(self, setting: Setting) -> None:
         """Refuse optimizers that know no plain step, which is what moves theta_k."""

@@ -27,7 +27,7 @@ from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import Positive
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.group_rows import take_rows
-from fedfeat.params import select
+from fedfeat.params import select, trained_names
 from fedfeat.server import AveragingServer
 from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
 
@@ -70,11 +70,7 @@ class ScaffoldClient(ClientModule):
         self.correction = FrozenCopy(self.model)
         if option == "I":
             self.gradient = FrozenCopy(self.model)
-        self._trained = [
-            name
-            for name, own in self.model.named_parameters()
-            if own.requires_grad and name in self.shared_keys
-        ]
+        self._trained = trained_names(self.model, self.shared_keys)
         self._examples_of_gradient = 0.0
 
     def check(self, setting: Setting) -> None:
