@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from fedfeat.algorithms.own_models import clip_each, refuse_personal
-from fedfeat.client import Batch, ClientModule
+from fedfeat.algorithms.own_models import TwinClient
+from fedfeat.client import Batch
 from fedfeat.config.conditions import UnitInterval
-from fedfeat.models.twin import Twin, own_tensors
+from fedfeat.models.twin import own_tensors
 from fedfeat.params import copy_into, snapshot
 from fedfeat.types import Tensors, Turn, Weights
 
@@ -45,23 +44,22 @@ class _Mix(nn.Module):
         self.register_buffer("alpha", torch.tensor(float(alpha)))
 
 
-class APFLClient(ClientModule):
+class APFLClient(TwinClient):
     """FedAvg's client that trains its part of a mixture with the common model.
 
     Args:
         alpha: First share of v_k in the client's model: 0 is FedAvg, 1 local learning.
         adaptive: Whether a client moves alpha_k at the start of each of its turns, by all its examples.
-        arguments: As in `ClientModule`.
+        arguments: As in `TwinClient`.
     """
 
-    keeps_model = True
+    method = "APFL"
     apart = None  # v_k and alpha_k are in the state dict, so turns can be stacked
 
     def __init__(self, *, alpha: UnitInterval = 0.5, adaptive: bool = False, **arguments: Any) -> None:
         super().__init__(**arguments)
-        refuse_personal("APFL", arguments.get("personal", ()))
         self.adaptive = adaptive
-        self.own, self.mix = Twin(self.model), _Mix(alpha)
+        self.mix = _Mix(alpha)
         self._initial = MixedModel(snapshot(self.model), self.mix.alpha.clone())
         self._num_asked = 0
 
@@ -111,15 +109,6 @@ class APFLClient(ClientModule):
         own = self.cross_entropy(self.own(self.laid_out(inputs), self._mixed()), labels)
         return own + super().loss(batch)
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Lightning hook: clip each model's gradients by themselves, so that w's are those of FedAvg."""
-        clip_each((self.own, self.model), gradient_clip_val, gradient_clip_algorithm)
-
     def predict(self, inputs: Tensor) -> Tensor:
         """Logits (B, num_classes) of inputs (B, ...) by vbar_k."""
         return self.own(self.laid_out(inputs), self._mixed())
@@ -131,7 +120,7 @@ class APFLClient(ClientModule):
         return payload, MixedModel(own_tensors(tensors["own"]), tensors["mix"]["alpha"])
 
     def turn_metrics(self) -> dict[str, float]:
-        """As `ClientModule`, with the FLOPs of both models and of alpha's pass; ``train/loss`` is their sum."""
+        """As `TwinClient`, with the FLOPs of alpha's pass."""
         metrics = super().turn_metrics()
-        metrics["flops"] += (self._num_seen + self._num_asked) * self.flops_per_example
+        metrics["flops"] += self._num_asked * self.flops_per_example
         return metrics

@@ -14,33 +14,30 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from fedfeat.algorithms.own_models import OwnModel, clip_each, refuse_personal
-from fedfeat.client import Batch, ClientModule
+from fedfeat.algorithms.own_models import OwnModel, TwinClient
+from fedfeat.client import Batch
 from fedfeat.config.conditions import NotNegative
 from fedfeat.models.frozen import FrozenCopy
-from fedfeat.models.twin import Twin, own_tensors
+from fedfeat.models.twin import own_tensors
 from fedfeat.params import copy_into, snapshot, trained_names
 from fedfeat.types import Tensors, Turn, Weights
 
 
-class DittoClient(ClientModule):
+class DittoClient(TwinClient):
     """FedAvg's client that trains a second model, held near the received one.
 
     Args:
         lam: Weight of the term. The public code tries .1, 1 and 2.
-        arguments: As in `ClientModule`.
+        arguments: As in `TwinClient`.
     """
 
-    keeps_model = True
+    method = "Ditto"
     apart = None  # v_k and w^t are in the state dict, so turns can be stacked
 
     def __init__(self, *, lam: NotNegative = 1.0, **arguments: Any) -> None:
         super().__init__(**arguments)
-        refuse_personal("Ditto", arguments.get("personal", ()))
         self.lam = lam
-        self.own = Twin(self.model)
         self.received = FrozenCopy(self.model)
         self._initial = snapshot(self.model)
         self._trained = trained_names(self.model)
@@ -67,15 +64,6 @@ class DittoClient(ClientModule):
             loss = loss + 0.5 * self.lam * torch.stack(squares).sum()
         return loss + super().loss(batch)
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Lightning hook: clip each model's gradients by themselves, so that w's are those of FedAvg."""
-        clip_each((self.own, self.model), gradient_clip_val, gradient_clip_algorithm)
-
     def predict(self, inputs: Tensor) -> Tensor:
         """Logits (B, num_classes) of inputs (B, ...) by v_k."""
         return self.own(self.laid_out(inputs))
@@ -84,9 +72,3 @@ class DittoClient(ClientModule):
         """Give w_k, keep v_k."""
         payload, _ = super().upload(turn, tensors)
         return payload, OwnModel(own_tensors(tensors["own"]))
-
-    def turn_metrics(self) -> dict[str, float]:
-        """As `ClientModule`, with the FLOPs of both models; ``train/loss`` is the sum of their objectives."""
-        metrics = super().turn_metrics()
-        metrics["flops"] += self._num_seen * self.flops_per_example
-        return metrics

@@ -1,15 +1,18 @@
 """What methods share whose clients keep a whole model of their own beside the server's."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.func import functional_call, grad_and_value
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import Optimizer
 
+from fedfeat.client import ClientModule
 from fedfeat.errors import ConfigError
+from fedfeat.models.twin import Twin
 
 
 class OwnModel(NamedTuple):
@@ -34,6 +37,41 @@ def clip_each(networks: Iterable[nn.Module], value: float | int | None, algorith
     clip = clip_grad_value_ if algorithm == "value" else clip_grad_norm_
     for network in networks if value else ():
         clip(network.parameters(), value)  # type: ignore[arg-type]
+
+
+class TwinClient(ClientModule):
+    """FedAvg's client that trains a model of its own, ``own``, in one fit with the common one.
+
+    Attributes:
+        method: Name of the method, for a refusal.
+
+    Args:
+        arguments: As in `ClientModule`, without parts that stay with the client.
+    """
+
+    method: ClassVar[str]
+    keeps_model = True
+    apart = None  # both models are in the state dict, so turns can be stacked
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        refuse_personal(self.method, arguments.get("personal", ()))
+        self.own = Twin(self.model)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning hook: clip each model's gradients by themselves, so that w's are those of FedAvg."""
+        clip_each((self.own, self.model), gradient_clip_val, gradient_clip_algorithm)
+
+    def turn_metrics(self) -> dict[str, float]:
+        """As `ClientModule`, with the FLOPs of both models; ``train/loss`` is the sum of their objectives."""
+        metrics = super().turn_metrics()
+        metrics["flops"] += self._num_seen * self.flops_per_example
+        return metrics
 
 
 def gradient_at(
