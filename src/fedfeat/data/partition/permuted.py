@@ -5,9 +5,10 @@ from typing import Literal
 
 import numpy as np
 
+from fedfeat.data.partition.inner import assign_inner, refuse_validation
 from fedfeat.data.partition.parts import Parts, Population, TestParts
 from fedfeat.data.partition.schemes import Iid, Scheme
-from fedfeat.errors import ConfigError, UserError
+from fedfeat.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +42,7 @@ class Permuted(Scheme):
         if self.inner.permuted:
             rule = "be who holds which examples, of which no client has an order of its own yet"
             raise ConfigError.rule("partition.inner", rule, type(self.inner).__name__)
-        if self.inner.val_fraction:
-            rule = "be 0 beside partition.val_fraction, which says the same of all"
-            raise ConfigError.rule("partition.inner.val_fraction", rule, self.inner.val_fraction)
+        refuse_validation(self.inner)
 
     @property
     def merged(self) -> bool:
@@ -57,7 +56,4 @@ class Permuted(Scheme):
 
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, TestParts | None]:
         """See `Scheme.assign`."""
-        try:
-            return self.inner.assign(population, rng)
-        except UserError as error:
-            raise type(error)(str(error).replace("partition.", "partition.inner.")) from error
+        return assign_inner(self.inner, population, rng)

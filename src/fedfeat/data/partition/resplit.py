@@ -6,9 +6,10 @@ from typing import Annotated
 import numpy as np
 
 from fedfeat.config.conditions import interval
+from fedfeat.data.partition.inner import assign_inner, refuse_validation
 from fedfeat.data.partition.parts import IndexTestParts, Parts, Population, hold_out
 from fedfeat.data.partition.schemes import Iid, Scheme
-from fedfeat.errors import ConfigError, UserError
+from fedfeat.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,7 @@ class Resplit(Scheme):
         if self.inner.permuted or self.inner.merged or self.inner.may_overlap:
             rule = "be who holds which examples, each one client, of a training set"
             raise ConfigError.rule("partition.inner", rule, type(self.inner).__name__)
-        if self.inner.val_fraction:
-            rule = "be 0 beside partition.val_fraction, which says the same of all"
-            raise ConfigError.rule("partition.inner.val_fraction", rule, self.inner.val_fraction)
+        refuse_validation(self.inner)
 
     @property
     def merged(self) -> bool:
@@ -48,9 +47,6 @@ class Resplit(Scheme):
             },
             test_columns={},
         )
-        try:
-            own, _ = self.inner.assign(pool, rng)
-        except UserError as error:
-            raise type(error)(str(error).replace("partition.", "partition.inner.")) from error
+        own, _ = assign_inner(self.inner, pool, rng)
         train, test = hold_out(own, self.test_share, rng)
         return train, IndexTestParts(test)
