@@ -156,12 +156,17 @@ def xavier_(network: Network) -> Network:
     """Draw all weights Xavier-uniform and set all biases to 0, in place (Glorot and Bengio 2010)."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear | GroupedLinear):
-            for weight in _single_maps(module):
-                nn.init.xavier_uniform_(weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+            xavier_layer_(module)
     network.is_xavier = True
     return network
+
+
+def xavier_layer_(layer: nn.Conv2d | nn.Linear | GroupedLinear) -> None:
+    """Draw a layer as `xavier_` does a network."""
+    for weight in _single_maps(layer):
+        nn.init.xavier_uniform_(weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 def _single_maps(module: nn.Conv2d | nn.Linear | GroupedLinear) -> Iterable[Tensor]:

@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from fedfeat.models.blocks import xavier_layer_
 from fedfeat.models.network import DROPOUTS, Network
 
 
@@ -40,6 +41,5 @@ def _last_layer(width: int, network: Network) -> nn.Linear:
     """Draw a last layer as the network's own has been."""
     layer = nn.Linear(width, network.num_classes)
     if network.is_xavier:
-        nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(layer.bias)
+        xavier_layer_(layer)
     return layer

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from torch import nn
 
 from fedfeat.errors import ConfigError
+from fedfeat.models.blocks import xavier_layer_
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network
 
@@ -30,9 +31,7 @@ def project(network: Network, width: int) -> None:
     children = [child for child in block.named_children() if child[0] != name]
     classifier = nn.Linear(width, last.out_features, bias=last.bias is not None)
     for layer in (into, out, classifier) if network.is_xavier else ():
-        nn.init.xavier_uniform_(layer.weight)
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
+        xavier_layer_(layer)
     projection = nn.Sequential(OrderedDict([("in", into), ("relu", nn.ReLU()), ("out", out)]))
     whole = [*children, ("projection", projection), (name, classifier)]
     setattr(network.head, path.removeprefix("head."), nn.Sequential(OrderedDict(whole)))
