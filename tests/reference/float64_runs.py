@@ -1,5 +1,6 @@
 """Whole configurations in float64, a handful of clients and rounds each."""
 
+import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -8,6 +9,7 @@ from omegaconf import OmegaConf
 from fedfeat import tree
 from fedfeat.commands.assembly import build_experiment
 from fedfeat.config.choices import CONFIGS
+from fedfeat.executors.stacked.fit import StackedClients
 from fedfeat.rounds.loop import run_rounds
 
 SMALL = (
@@ -55,3 +57,15 @@ def assert_same(left, right, tolerance=1e-12):
             value, other = mine.metrics.get(name), its.metrics.get(name)
             assert (value is None) == (other is None)
             assert value is None or abs(value - other) <= tolerance * max(1.0, abs(other)), name
+
+
+def assert_stacks(folder, *overrides, tolerance=1e-12):
+    """A whole run of clients that train stacked is that of single ones."""
+    fits, end = [], StackedClients.on_train_end
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StackedClients, "on_train_end", lambda self: (fits.append(self), end(self))[1])
+        expected = run(folder / "serial", *overrides)
+        assert not fits
+        found = run(folder / "stacked", *overrides, "executor=vectorized")
+    assert fits
+    assert_same(found, expected, tolerance)

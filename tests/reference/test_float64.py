@@ -7,7 +7,7 @@ import grouped_rounds
 import henn_rounds
 import pytest
 import torch
-from float64_runs import assert_same, floats, run
+from float64_runs import assert_same, assert_stacks, floats, run
 from harness import LR, assert_close, averaged, params_of, parties, zeros
 from stacked_rounds import CASES, assert_agree
 from stacked_rounds import run as run_case
@@ -15,7 +15,6 @@ from stacked_rounds import run as run_case
 from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
 from fedfeat.algorithms.fedprox import FedProxClient
 from fedfeat.executors.serial import SerialExecutor
-from fedfeat.executors.stacked.fit import StackedClients
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 
 DOUBLE = {"precision": "64-true"}
@@ -139,15 +138,9 @@ STACKABLE = {
 
 
 @pytest.mark.parametrize("name", STACKABLE)
-def test_whole_runs_of_methods_are_those_of_serial(name, tmp_path, monkeypatch):
+def test_whole_runs_of_methods_are_those_of_serial(name, tmp_path):
     """Where float32 leaves runs apart as soon as an activation flips."""
-    fits, end = [], StackedClients.on_train_end
-    monkeypatch.setattr(StackedClients, "on_train_end", lambda self: (fits.append(self), end(self))[1])
-    options = (*STACKABLE[name], "federation.num_rounds=6")
-    expected = run(tmp_path / "serial", *options)
-    assert not fits
-    assert_same(run(tmp_path / "stacked", *options, "executor=vectorized"), expected)
-    assert fits
+    assert_stacks(tmp_path, *STACKABLE[name], "federation.num_rounds=6")
 
 
 def test_forked_processes_give_the_same_to_the_last_bit(tmp_path):
