@@ -1,9 +1,12 @@
 """Local work on the softmax regression in NumPy, for methods whose server half makes more of it than a mean."""
 
 import numpy as np
-from harness import LR, examples_of, gradient
+import torch
+from harness import LR, SIZES, examples_of, gradient, network_of
+from torch import nn
 
 from fedfeat import tree
+from fedfeat.client import ClientModule
 
 ZERO = (np.zeros((3, 4)), np.zeros(3))
 
@@ -60,6 +63,30 @@ def assert_pairs(tensors, pair, tolerance=1e-12):
     """Compare the tensors of a softmax regression with a pair of arrays."""
     for tensor, numbers in zip(tensors.values(), pair, strict=True):
         np.testing.assert_allclose(tensor.double().numpy(), numbers, rtol=0, atol=tolerance)
+
+
+class Quadratic(ClientModule):
+    """``F_k(w) = 1/2 mean ||w - x||^2`` for every row w of the weights, and ``1/2 ||b||^2``."""
+
+    def loss(self, batch):
+        layer = self.model.last_layer
+        return (
+            0.5 * ((layer.weight[:, None] - batch[0]) ** 2).sum(-1).mean(1).sum()
+            + 0.5 * layer.bias.square().sum()
+        )
+
+
+def means_of(data):
+    """Mean inputs of each client, which are where its `Quadratic` is least, and their mean by examples."""
+    inputs, parts = data.dataset.train.inputs.double(), data.split.train
+    own = [inputs[parts.of(k)].mean(0) for k in range(len(SIZES))]
+    return own, sum(n * one for n, one in zip(SIZES, own, strict=True)) / sum(SIZES)
+
+
+def with_batch_norm():
+    """The softmax regression behind a batch norm, whose tensors are ``head.all.0``."""
+    torch.manual_seed(3)
+    return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
 
 
 def goes_on(build, cut_dir, whole_dir, at=2):

@@ -8,15 +8,25 @@ import pytest
 import torch
 from float64_runs import assert_stacks, steps_of
 from float64_runs import run as run_config
-from harness import LR, SIZES, make_data, network_of, parties
-from linear_rounds import ZERO, Steps, added, assert_pairs, goes_on, mean
+from harness import LR, SIZES, make_data, parties
+from linear_rounds import (
+    ZERO,
+    Quadratic,
+    Steps,
+    added,
+    assert_pairs,
+    goes_on,
+    mean,
+    means_of,
+    with_batch_norm,
+)
 from torch import nn
 
 from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.feddyn import Dual, FedDynClient, FedDynServer
 from fedfeat.algorithms.fedprox import FedProxClient
-from fedfeat.client import ClientModule, joined
+from fedfeat.client import joined
 from fedfeat.errors import UserError
 from fedfeat.models.mlp import mlp
 from fedfeat.rounds.sampling import sample_stragglers, straggler_steps
@@ -124,17 +134,6 @@ def test_a_small_alpha_is_not_fedavg(tmp_path):
     assert max(float((tiny[key] - tensor).abs().max()) for key, tensor in plain.items()) > 0.05
 
 
-class Quadratic(ClientModule):
-    """``F_k(w) = 1/2 mean ||w - x||^2`` for every row w of the weights, and ``1/2 ||b||^2``."""
-
-    def loss(self, batch):
-        layer = self.model.last_layer
-        return (
-            0.5 * ((layer.weight[:, None] - batch[0]) ** 2).sum(-1).mean(1).sum()
-            + 0.5 * layer.bias.square().sum()
-        )
-
-
 class QuadraticDyn(FedDynClient, Quadratic):
     """The same, regularised."""
 
@@ -144,8 +143,7 @@ def test_exact_minimisers_have_their_gradients_for_duals_and_lead_to_the_optimum
     alpha = 0.7
     plan = {"lr": 1 / (1 + alpha), "num_rounds": 60, "cohort_size": 2, "eval_every": 60} | DOUBLE
     federation = parties(tmp_path, **(halves(alpha) | {"client": partial(QuadraticDyn, alpha=alpha)}), **plan)
-    inputs, parts = federation.data.dataset.train.inputs.double(), federation.data.split.train
-    centres = [inputs[parts.of(k)].mean(0) for k in range(3)]
+    centres, optimum = means_of(federation.data)
     ends = {}
     aggregate = federation.server.aggregate
 
@@ -160,7 +158,6 @@ def test_exact_minimisers_have_their_gradients_for_duals_and_lead_to_the_optimum
             weight, bias = ends[k]
             torch.testing.assert_close(gradient[weight], ends[k][weight] - centres[k], rtol=0, atol=1e-12)
             torch.testing.assert_close(gradient[bias], ends[k][bias], rtol=0, atol=1e-12)
-    optimum = sum(n * centre for n, centre in zip(SIZES, centres, strict=True)) / sum(SIZES)
     torch.testing.assert_close(theta[weight], optimum.repeat(3, 1), rtol=0, atol=1e-6)
 
 
@@ -232,22 +229,15 @@ def test_messages_are_those_of_fedavg(tmp_path):
 
 
 def test_statistics_are_averaged_and_have_no_dual(tmp_path):
-    def model():
-        torch.manual_seed(3)
-        return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
-
     arguments = halves(0.5) | {"client": partial(FedDynClient, alpha=0.5, personal=["last"])}
-    federation = parties(tmp_path, build_model=model, num_rounds=1, **arguments)
+    federation = parties(tmp_path, build_model=with_batch_norm, num_rounds=1, **arguments)
     state = federation.run()[0][-1].state
     scales = {"head.all.0.weight", "head.all.0.bias"}
     assert set(state.dual) == set(state.theta) == set(federation.store.get(0).memory.gradient) == scales
     assert set(federation.store.get(0).personal) == {"head.all.1.weight", "head.all.1.bias"}
-    inputs = federation.data.dataset.train.inputs
-    pooled = sum(inputs[federation.data.split.train.of(k)].mean(0) * n for k, n in enumerate(SIZES)) / sum(
-        SIZES
-    )
+    _, pooled = means_of(federation.data)
     sent = federation.server.broadcast(state, 0).params
-    torch.testing.assert_close(sent["head.all.0.running_mean"], 0.1 * pooled)
+    torch.testing.assert_close(sent["head.all.0.running_mean"], 0.1 * pooled.float())
     assert sent["head.all.0.num_batches_tracked"].item() == 1
     assert federation.server.global_payload(state) is None
 

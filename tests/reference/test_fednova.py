@@ -7,9 +7,19 @@ import pytest
 import torch
 from float64_runs import assert_stacks, steps_of
 from float64_runs import run as run_config
-from harness import LR, SIZES, make_data, network_of, parties
-from linear_rounds import ZERO, Steps, added, assert_pairs, coefficients, goes_on, mean
-from torch import nn
+from harness import LR, SIZES, make_data, parties
+from linear_rounds import (
+    ZERO,
+    Quadratic,
+    Steps,
+    added,
+    assert_pairs,
+    coefficients,
+    goes_on,
+    mean,
+    means_of,
+    with_batch_norm,
+)
 
 from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
@@ -117,13 +127,6 @@ def test_with_equal_steps_it_is_fedavg(solver, weighting, tmp_path):
         torch.testing.assert_close(found.state.average.params[key], tensor, rtol=0, atol=1e-13)
 
 
-class Quadratic(ClientModule):
-    """``F_k(w) = 1/2 mean ||w - x||^2`` for every row w of the weights."""
-
-    def loss(self, batch):
-        return 0.5 * ((self.model.last_layer.weight[:, None] - batch[0]) ** 2).sum(-1).mean(1).sum()
-
-
 class QuadraticNova(FedNovaClient, Quadratic):
     """The same, which says how far it goes."""
 
@@ -186,24 +189,17 @@ def test_a_client_without_a_step_is_left_out(tmp_path):
 
 
 def test_statistics_are_averaged_and_what_is_personal_stays(tmp_path):
-    def model():
-        torch.manual_seed(3)
-        return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
-
     federation = parties(
         tmp_path,
-        build_model=model,
+        build_model=with_batch_norm,
         client=partial(FedNovaClient, personal=["last"]),
         server=server(),
         num_rounds=1,
     )
     state = federation.run()[0][-1].state
     assert state.trained == ("head.all.0.weight", "head.all.0.bias")
-    inputs = federation.data.dataset.train.inputs
-    pooled = sum(inputs[federation.data.split.train.of(k)].mean(0) * n for k, n in enumerate(SIZES)) / sum(
-        SIZES
-    )
-    torch.testing.assert_close(state.average.params["head.all.0.running_mean"], 0.1 * pooled)
+    _, pooled = means_of(federation.data)
+    torch.testing.assert_close(state.average.params["head.all.0.running_mean"], 0.1 * pooled.float())
     assert state.average.params["head.all.0.num_batches_tracked"].item() == 1
     assert federation.server.global_payload(state) is None
     assert set(federation.server.newcomer_payload(state).params) == {

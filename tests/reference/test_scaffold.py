@@ -9,15 +9,25 @@ from executor_cases import CASES
 from executor_cases import run as run_case
 from float64_runs import assert_stacks, steps_of
 from float64_runs import run as run_config
-from harness import LR, SIZES, make_data, network_of, parties
-from linear_rounds import ZERO, Steps, added, assert_pairs, coefficients, goes_on, mean
-from torch import nn
+from harness import LR, SIZES, make_data, parties
+from linear_rounds import (
+    ZERO,
+    Quadratic,
+    Steps,
+    added,
+    assert_pairs,
+    coefficients,
+    goes_on,
+    mean,
+    means_of,
+    with_batch_norm,
+)
 
 from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedprox import FedProxClient
 from fedfeat.algorithms.scaffold import Control, Controlled, ScaffoldClient, ScaffoldServer
-from fedfeat.client import ClientModule, joined
+from fedfeat.client import joined
 from fedfeat.errors import ConfigError
 from fedfeat.models.mlp import mlp
 from fedfeat.rounds.sampling import sample_stragglers, straggler_steps
@@ -180,17 +190,6 @@ def test_c_is_the_mean_of_all_c_k_after_every_round(weighting, tmp_path):
     assert len(seen) > 2
 
 
-class Quadratic(ClientModule):
-    """``F_k(w) = 1/2 mean ||w - x||^2`` for every row w of the weights, and ``1/2 ||b||^2``."""
-
-    def loss(self, batch):
-        layer = self.model.last_layer
-        return (
-            0.5 * ((layer.weight[:, None] - batch[0]) ** 2).sum(-1).mean(1).sum()
-            + 0.5 * layer.bias.square().sum()
-        )
-
-
 class QuadraticScaffold(ScaffoldClient, Quadratic):
     """The same, corrected."""
 
@@ -205,11 +204,7 @@ def test_nothing_moves_from_the_optimum_with_the_right_controls(tmp_path):
         "lr": 0.2,
     } | DOUBLE
     federation = parties(tmp_path, client=QuadraticScaffold, server=server(), **plan)
-    centres = [
-        federation.data.dataset.train.inputs[federation.data.split.train.of(k)].double().mean(0)
-        for k in range(3)
-    ]
-    optimum = sum(n * centre for n, centre in zip(SIZES, centres, strict=True)) / sum(SIZES)
+    centres, optimum = means_of(federation.data)
     start = federation.start()
     weight, bias = start.state.average.params
     best = {weight: optimum.repeat(3, 1), bias: torch.zeros(3, dtype=torch.float64)}
@@ -249,13 +244,9 @@ def test_messages_are_twice_those_of_fedavg_and_hold_what_is_trained_and_shared(
 
 
 def test_nothing_personal_and_no_statistics_have_a_control(tmp_path):
-    def model():
-        torch.manual_seed(3)
-        return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
-
     federation = parties(
         tmp_path,
-        build_model=model,
+        build_model=with_batch_norm,
         client=partial(ScaffoldClient, personal=["last"]),
         server=server(),
         local_epochs=2,
@@ -274,12 +265,11 @@ def test_nothing_personal_and_no_statistics_have_a_control(tmp_path):
         assert set(payload.control) == scales
     assert federation.server.global_payload(steps[-1].state) is None
     assert set(federation.store.get(0).personal) == {"head.all.1.weight", "head.all.1.bias"}
-    inputs = federation.data.dataset.train.inputs
-    pooled = sum(inputs[federation.data.split.train.of(k)].mean(0) * n for k, n in enumerate(SIZES)) / sum(
-        SIZES
-    )
+    _, pooled = means_of(federation.data)
     # Two full batches a round: the mean of the batches has .9^2 and .1 + .09.
-    torch.testing.assert_close(steps[1].state.average.params["head.all.0.running_mean"], 0.19 * pooled)
+    torch.testing.assert_close(
+        steps[1].state.average.params["head.all.0.running_mean"], 0.19 * pooled.float()
+    )
     assert records[-1].metrics["personal/acc_mean"] >= 0
 
 
