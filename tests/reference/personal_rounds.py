@@ -9,6 +9,7 @@ from harness import SIZES, parties, sample_cohort
 from torch.nn import functional
 
 from fedfeat import tree
+from fedfeat.client import ClientModule
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.models.mlp import mlp
 
@@ -157,6 +158,44 @@ def assert_stacks(store_dir, client, server=None, **plan):
     assert metrics.keys() == others.keys()
     for name, value in metrics.items():
         assert abs(others[name] - value) <= 1e-9 * max(1.0, abs(value)), name
+
+
+HARD = {"batch_size": 3, "build_model": lambda: network(0.4), "precision": "32-true", "keep_optimizer": True}
+"""Dropout, batches of unequal size and momentum that is kept."""
+
+
+def assert_global_track_is_fedavgs(store_dir, client):
+    """What the server has is FedAvg's, bit for bit."""
+    own = federation_of(store_dir / "own", client, **HARD)
+    fedavg = federation_of(store_dir / "fedavg", of(ClientModule), **HARD)
+    for (mine, found), (its, expected) in zip(own.rounds(), fedavg.rounds(), strict=True):
+        assert tree.sha256(mine.state) == tree.sha256(its.state)
+        for name in ("global/loss", "comm/total_bytes", "compute/examples"):
+            assert found.metrics[name] == expected.metrics[name]
+
+
+def assert_learns_alone(store_dir, client):
+    """What clients keep is bit for bit of local learning, with its batches and dropout masks."""
+    own = federation_of(store_dir / "own", client, **HARD)
+    local = federation_of(store_dir / "local", of(ClientModule, personal=["all"]), **HARD)
+    found, expected = own.run()[1], local.run()[1]
+    for k in range(3):
+        assert tree.sha256(own.store.get(k).memory.params) == tree.sha256(local.store.get(k).personal)
+    for mine, its in zip(found, expected, strict=True):
+        for name in ("personal/acc_mean", "local_pre_agg/acc_mean"):
+            assert mine.metrics.get(name) == its.metrics.get(name)
+
+
+def assert_absent_keep_their_models(store_dir, client, server=None):
+    """What a client keeps changes in the rounds that it takes part in, and in no others."""
+    federation = federation_of(store_dir, client, server)
+    kept = {}
+    for _, record in federation.rounds():
+        now = {k: tree.sha256(federation.store.get(k)) for k in federation.store}
+        for k in now:
+            assert (now[k] != kept.get(k)) == (k in record.cohort)
+        kept = now
+    assert len(kept) == 3
 
 
 def assert_resumes(store_dir, client, server=None, **plan):

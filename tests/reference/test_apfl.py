@@ -5,25 +5,25 @@ import torch
 from harness import SIZES, sample_cohort
 from personal_rounds import (
     EPOCHS,
+    HARD,
     LR,
     NAMES,
     ROUNDS,
     ByHand,
     Sgd,
+    assert_global_track_is_fedavgs,
+    assert_learns_alone,
     assert_resumes,
     assert_stacks,
     check,
     federation_of,
     initial,
-    network,
     of,
     slopes,
 )
 
-from fedfeat import tree
 from fedfeat.algorithms import apfl
 from fedfeat.algorithms.apfl import APFLClient, MixedModel
-from fedfeat.client import ClientModule
 from fedfeat.params import WeightedMean
 
 ALPHA = 0.3
@@ -75,15 +75,9 @@ def test_alpha_does_not_depend_on_the_parts_that_examples_are_passed_in(part, tm
     check(tmp_path, Apfl(adaptive=True), of(APFLClient, alpha=ALPHA, adaptive=True))
 
 
-HARD = {"batch_size": 3, "build_model": lambda: network(0.4), "precision": "32-true", "keep_optimizer": True}
-
-
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_the_global_track_is_fedavg_bit_for_bit(alpha, tmp_path):
-    found = federation_of(tmp_path / "a", of(APFLClient, alpha=alpha), **HARD)
-    fedavg = federation_of(tmp_path / "b", of(ClientModule), **HARD)
-    for (mine, _), (its, _) in zip(found.rounds(), fedavg.rounds(), strict=True):
-        assert tree.sha256(mine.state) == tree.sha256(its.state)
+    assert_global_track_is_fedavgs(tmp_path, of(APFLClient, alpha=alpha))
 
 
 def test_with_alpha_0_the_own_model_is_fedavgs(tmp_path):
@@ -96,15 +90,7 @@ def test_with_alpha_0_the_own_model_is_fedavgs(tmp_path):
 
 
 def test_with_alpha_1_clients_learn_alone_bit_for_bit(tmp_path):
-    """With the batches and the dropout masks of local learning."""
-    found = federation_of(tmp_path / "a", of(APFLClient, alpha=1.0), **HARD)
-    local = federation_of(tmp_path / "b", of(ClientModule, personal=["all"]), **HARD)
-    records, others = found.run()[1], local.run()[1]
-    for k in range(3):
-        assert tree.sha256(found.store.get(k).memory.params) == tree.sha256(local.store.get(k).personal)
-    for mine, its in zip(records, others, strict=True):
-        for name in ("personal/acc_mean", "local_pre_agg/acc_mean"):
-            assert mine.metrics.get(name) == its.metrics.get(name)
+    assert_learns_alone(tmp_path, of(APFLClient, alpha=1.0))
 
 
 def test_alpha_stays_between_0_and_1(tmp_path):

@@ -11,6 +11,9 @@ from personal_rounds import (
     ROUNDS,
     ByHand,
     Sgd,
+    assert_absent_keep_their_models,
+    assert_global_track_is_fedavgs,
+    assert_learns_alone,
     assert_resumes,
     assert_stacks,
     check,
@@ -65,18 +68,9 @@ def test_kept_momentum_is_that_of_both_models(tmp_path):
     assert sorted(federation.store.get(0).optimizer) == [f"{i}/momentum_buffer" for i in range(8)]
 
 
-HARD = {"batch_size": 3, "build_model": lambda: network(0.4), "precision": "32-true", "keep_optimizer": True}
-
-
 @pytest.mark.parametrize("lam", [0.0, 1.0, 3.0])
 def test_the_global_track_is_fedavg_bit_for_bit(lam, tmp_path):
-    """With dropout, batches of unequal size and momentum that is kept."""
-    ditto = federation_of(tmp_path / "a", of(DittoClient, lam=lam), **HARD)
-    fedavg = federation_of(tmp_path / "b", of(ClientModule), **HARD)
-    for (mine, found), (its, expected) in zip(ditto.rounds(), fedavg.rounds(), strict=True):
-        assert tree.sha256(mine.state) == tree.sha256(its.state)
-        for name in ("global/loss", "comm/total_bytes", "compute/examples"):
-            assert found.metrics[name] == expected.metrics[name]
+    assert_global_track_is_fedavgs(tmp_path, of(DittoClient, lam=lam))
 
 
 @pytest.mark.parametrize("algorithm", ["norm", "value"])
@@ -98,15 +92,7 @@ def test_so_is_it_where_gradients_are_clipped(algorithm, tmp_path, monkeypatch):
 
 
 def test_without_weight_the_own_track_learns_alone_bit_for_bit(tmp_path):
-    """With the batches and the dropout masks of local learning."""
-    ditto = federation_of(tmp_path / "a", of(DittoClient, lam=0.0), **HARD)
-    local = federation_of(tmp_path / "b", of(ClientModule, personal=["all"]), **HARD)
-    found, expected = ditto.run()[1], local.run()[1]
-    for k in range(3):
-        assert tree.sha256(ditto.store.get(k).memory.params) == tree.sha256(local.store.get(k).personal)
-    for mine, its in zip(found, expected, strict=True):
-        for name in ("personal/acc_mean", "local_pre_agg/acc_mean"):
-            assert mine.metrics.get(name) == its.metrics.get(name)
+    assert_learns_alone(tmp_path, of(DittoClient, lam=0.0))
 
 
 def test_a_large_weight_brings_the_own_model_to_the_received_one(tmp_path):
@@ -122,14 +108,7 @@ def test_a_large_weight_brings_the_own_model_to_the_received_one(tmp_path):
 
 
 def test_who_is_absent_keeps_its_model(tmp_path):
-    federation = federation_of(tmp_path, of(DittoClient))
-    kept = {}
-    for _, record in federation.rounds():
-        now = {k: tree.sha256(federation.store.get(k)) for k in federation.store}
-        for k in now:
-            assert (now[k] != kept.get(k)) == (k in record.cohort)
-        kept = now
-    assert len(kept) == 3
+    assert_absent_keep_their_models(tmp_path, of(DittoClient))
 
 
 def test_messages_are_those_of_fedavg_and_the_work_is_twice_as_much(tmp_path):

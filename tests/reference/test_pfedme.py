@@ -12,6 +12,7 @@ from personal_rounds import (
     ROUNDS,
     ByHand,
     Sgd,
+    assert_absent_keep_their_models,
     assert_resumes,
     assert_stacks,
     check,
@@ -134,14 +135,7 @@ def test_running_statistics_are_those_that_the_clients_models_have_passed(tmp_pa
 
 
 def test_who_is_absent_keeps_its_model(tmp_path):
-    federation = federation_of(tmp_path, client(), server())
-    kept = {}
-    for _, record in federation.rounds():
-        now = {k: tree.sha256(federation.store.get(k)) for k in federation.store}
-        for k in now:
-            assert (now[k] != kept.get(k)) == (k in record.cohort)
-        kept = now
-    assert len(kept) == 3
+    assert_absent_keep_their_models(tmp_path, client(), server())
 
 
 def test_messages_are_those_of_fedavg_and_every_batch_is_passed_k_times(tmp_path):
