@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from cut_runs import assert_goes_on
 from float64_runs import assert_same
 from float64_runs import run as run_configured
 from harness import SETTING, SIZES, parties
@@ -215,27 +216,11 @@ def test_steps_cost_no_gradient_of_the_head(tmp_path):
 
 @pytest.mark.parametrize("executor", ["serial", "vectorized"])
 def test_a_run_goes_on_from_its_middle_and_fine_tunes(executor, cli, small, tmp_path, caplog):
-    words = [*small, "algorithm=fedbabu", "federation.cohort_size=2", "federation.num_rounds=4"]
+    words = [*small, "algorithm=fedbabu", "federation.cohort_size=2"]
     words += ["trainer.num_threads=1", f"executor={executor}"]
-    assert cli(*words).code == 0
-    run = tmp_path / "run"
-    expected = outcome(run)
-    (run / "summary.json").unlink()
-    for path in (run / "checkpoints").glob("000004*"):
-        path.unlink()
-    caplog.set_level("INFO", logger="fedfeat")
-    assert cli(*words).code == 0
-    assert "Resuming after round 3 of 4" in caplog.text
-    assert outcome(run) == expected
-    names, last = (line.split(",") for line in (expected[0].splitlines()[i] for i in (0, -1)))
+    assert_goes_on(cli, words, tmp_path / "run", caplog)
+    names, *_, last = (line.split(",") for line in (tmp_path / "run/clients.csv").read_text().splitlines())
     assert 0 <= float(dict(zip(names, last, strict=True))["final_acc"]) <= 1
-
-
-def outcome(run):
-    weights = next(
-        line for line in (run / "summary.json").read_text().splitlines() if "weights_sha256" in line
-    )
-    return (run / "clients.csv").read_text(), weights
 
 
 ADD, BEGIN, TRAIN = WeightedMean.add, FedBABUClient.begin_turn, FedBABUClient._train

@@ -1,12 +1,12 @@
 """FedAvgM, FedAdagrad, FedAdam and FedYogi: by hand in NumPy, as FedAvg, around other halves, and planted bugs."""
 
-import json
 from functools import partial
 
 import grouped_rounds
 import numpy as np
 import pytest
 import torch
+from cut_runs import assert_goes_on
 from float64_runs import assert_same
 from float64_runs import run as run_configured
 from harness import SIZES, assert_close, averaged, network_of, params_of, parties, zeros
@@ -307,11 +307,6 @@ def test_stacked_clients_give_what_single_ones_give(name, tmp_path):
     assert_same(run_configured(tmp_path / "stacked", *chosen, "executor=vectorized"), alone)
 
 
-def finished(run_dir):
-    summary = json.loads((run_dir / "summary.json").read_text())
-    return summary["weights_sha256"], summary["final"]["global/loss"]
-
-
 @pytest.mark.parametrize("name", ["fedavgm", "fedadam_code", "fed2_fedadam"])
 def test_a_run_goes_on_from_its_middle_with_moments_and_counts(name, cli, small, tmp_path, caplog):
     more = (
@@ -319,18 +314,8 @@ def test_a_run_goes_on_from_its_middle_with_moments_and_counts(name, cli, small,
         if "fed2" in name
         else []
     )
-    words = [*small, f"algorithm={name}", "federation.cohort_size=2", "federation.num_rounds=4", *more]
-    assert cli(*words).code == 0
-    run = tmp_path / "run"
-    expected = finished(run)
-    (run / "summary.json").unlink()
-    for path in (run / "checkpoints").glob("000004*"):
-        path.unlink()
-    caplog.set_level("INFO", logger="fedfeat")
-    again = cli(*words)
-    assert again.code == 0, again.stderr
-    assert "Resuming after round 3 of 4" in caplog.text
-    assert finished(run) == expected
+    words = [*small, f"algorithm={name}", "federation.cohort_size=2", *more]
+    assert_goes_on(cli, words, tmp_path / "run", caplog)
 
 
 BASE, ADAPTIVE = fedopt.FedOptServer, fedopt.AdaptiveServer

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from cut_runs import assert_goes_on
 from float64_runs import assert_same
 from float64_runs import run as run_configured
 from harness import NUM_CLASSES, NUM_FEATURES, SIZES, parties
@@ -175,21 +176,8 @@ def test_a_run_goes_on_from_its_middle_with_everyones_encoder(cli, small, tmp_pa
     models = [f"+pool.models.{name}={{_target_:fedfeat.models.mlp.mlp,_partial_:true,hidden:[{width}]}}"
               for name, width in (("a", 5), ("b", 9))]  # fmt: skip
     words = [*small, "algorithm=lg_fedavg", "pool=hetero_cnn", "pool.names=[a,b,b,a]", "pool.head_width=4", *models,
-             "federation.cohort_size=2", "federation.num_rounds=4", "federation.ram_budget_mb=0.001"]  # fmt: skip
-    assert cli(*words).code == 0
-    run = tmp_path / "run"
-    expected = (run / "clients.csv").read_text(), weights(run)
-    (run / "summary.json").unlink()
-    for path in (run / "checkpoints").glob("000004*"):
-        path.unlink()
-    caplog.set_level("INFO", logger="fedfeat")
-    assert cli(*words).code == 0
-    assert "Resuming after round 3 of 4" in caplog.text
-    assert ((run / "clients.csv").read_text(), weights(run)) == expected
-
-
-def weights(run):
-    return next(line for line in (run / "summary.json").read_text().splitlines() if "weights_sha256" in line)
+             "federation.cohort_size=2", "federation.ram_budget_mb=0.001"]  # fmt: skip
+    assert_goes_on(cli, words, tmp_path / "run", caplog)
 
 
 REFUSED = {

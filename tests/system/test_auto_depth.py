@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from cut_runs import lose_end
 
 import fedfeat.commands.auto_depth
 from fedfeat.commands import inspect_features as inspection
@@ -67,9 +68,7 @@ def test_what_was_found_is_written_down_and_said(cli, small, tmp_path, caplog):
 def test_a_second_start_reads_what_the_first_found(finished, cli, small, monkeypatch):
     """No second warm-up, and the same weights as the unbroken run."""
     expected, stamp = summary(finished), (finished / "structure.json").stat().st_mtime_ns
-    (finished / "summary.json").unlink()
-    for path in (finished / "checkpoints").glob("000003.*"):
-        path.unlink()
+    lose_end(finished, 3)
     monkeypatch.setattr(fedfeat.commands.auto_depth, "Worker", None)
     assert cli(*small, *AUTO).code == 0
     assert summary(finished)["weights_sha256"] == expected["weights_sha256"]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from cut_runs import lose_end
 
 from fedfeat.config.choices import check_choices
 from fedfeat.errors import ConfigError
@@ -68,9 +69,7 @@ def test_started_again_it_skips_what_is_finished_and_resumes_what_was_cut(sweep,
     finished, cut = of(tmp_path, "seed=0"), of(tmp_path, "seed=1")
     stamps = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     expected = json.loads((cut / "summary.json").read_text())["weights_sha256"]
-    (cut / "summary.json").unlink()
-    for path in (cut / "checkpoints").glob("000003.*"):
-        path.unlink()
+    lose_end(cut, 3)
     caplog.set_level("INFO", logger="fedfeat")
     assert sweep("seed=0,1").code == 0
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == stamps

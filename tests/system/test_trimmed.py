@@ -3,6 +3,8 @@
 import csv
 import json
 
+from cut_runs import lose_end
+
 from fedfeat.runs.checkpoint import CheckpointFolder
 
 # Every client holds two of the three classes.
@@ -27,9 +29,7 @@ def test_a_trimmed_run_with_its_slices_goes_on_from_its_checkpoint(cli, small, t
     assert groups["encoder.fc2.linear.weight"].tolist() == [0, 0, 1, 1, 2, 2]
 
     summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").unlink()
-    for path in (run / "checkpoints").glob("000003.*"):
-        path.unlink()
+    lose_end(run, 3)
     assert folder.load_latest().round_idx == 2
     assert cli(*words, f"hydra.run.dir={run}").code == 0
     again = json.loads((run / "summary.json").read_text())
@@ -55,9 +55,7 @@ def test_a_trimmed_run_costs_less_and_goes_on_from_its_checkpoint(cli, small, tm
     assert sum(tensor.numel() for tensor in state.params.values()) == 153 + 3 * 11
 
     summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").unlink()
-    for path in (run / "checkpoints").glob("000003.*"):
-        path.unlink()
+    lose_end(run, 3)
     assert folder.load_latest().round_idx == 2
     assert cli(*small, *TWO_EACH, "algorithm=psi_net", f"hydra.run.dir={run}").code == 0
     again = json.loads((run / "summary.json").read_text())
