@@ -8,6 +8,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from fedfeat.commands.python import composed
+from fedfeat.config.rules import check
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.claims import read_claims
@@ -85,3 +86,20 @@ def test_claims_name_studies_settings_and_arms_of_the_campaign():
         assert {claim.rule.arm, claim.rule.against} <= arms | {None}, claim.id
     assert len({claim.id for claim in claims}) == len(claims)
     assert set(reading.order) <= set().union(*(CAMPAIGN.studies[study].arms for study in reading.studies))
+
+
+PLANNED = {
+    (cell.study, cell.setting, cell.arm): (campaign, cell)
+    for campaign in (CAMPAIGN, BOARD)
+    for cell in campaign.cells()
+    if (cell.study, cell.setting, cell.arm) not in ARMS
+}
+
+
+@pytest.mark.parametrize(("campaign", "cell"), PLANNED.values(), ids=lambda value: getattr(value, "name", ""))
+def test_a_run_that_is_to_come_composes(campaign, cell):
+    tuning = campaign.tuning_of(cell)
+    point = campaign.studies[tuning[0].study].points(tuning[0].arm)[tuning[0].point] if tuning else ()
+    config = OmegaConf.to_container(composed(campaign.words_of(cell, point)), resolve=True)
+    config.pop("hydra")
+    check(config)
