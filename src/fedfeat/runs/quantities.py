@@ -26,8 +26,6 @@ COSTS = {
 _LAST = re.compile(r"last([1-9]\d*)/(.+)")
 _OWN_BEST = re.compile(rf"to_own_best/(0?\.\d+|1(?:\.0*)?)/({'|'.join(COSTS)})")
 _WITHIN = re.compile(rf"within/({'|'.join(COSTS)})/(\d[\d.e+]*)/(.+)")
-FORMS = "lastN/METRIC, within/COST/AMOUNT/METRIC, to_own_best/SHARE/rounds"
-"""Quantities that are computed when they are asked for, beside those that the runs hold."""
 
 
 class Metric(NamedTuple):
