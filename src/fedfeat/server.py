@@ -1,7 +1,7 @@
 """What a server half has to be: pure steps on a state that is a value."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -137,3 +137,10 @@ class Around(Server):
         """Note the site, as the average does."""
         super().setup(site)
         self.average.setup(site)
+
+
+def noting(updates: Iterable[Update], cohort: list[tuple[int, int]]) -> Iterator[Update]:
+    """Pass updates on as they come, and note whose they are and how many examples these clients have."""
+    for update in updates:
+        cohort.append((update.client_id, update.num_examples))
+        yield update

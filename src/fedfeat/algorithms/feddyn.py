@@ -14,7 +14,7 @@ is scored beside it (``global/cohort_mean_acc``). h / alpha does not depend on a
 alpha = 0 is, by definition. The averaging is any weighted mean, for example Fed2's paired one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ from fedfeat.config.conditions import NotNegative
 from fedfeat.errors import UserError
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.params import select, trained_names
-from fedfeat.server import AveragingServer
+from fedfeat.server import AveragingServer, noting
 from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
 
 
@@ -142,14 +142,15 @@ class FedDynServer(AroundMean):
 
     def aggregate(self, state: FedDynState, updates: Iterable[Update]) -> FedDynState:
         """Average, renew h and correct; a round without an update changes nothing."""
-        weights: list[dict[str, Tensor]] = []
-        average = self.average.aggregate(self._at_theta(state), self._noting(state, updates, weights))
-        if not weights:
+        cohort: list[tuple[int, int]] = []
+        average = self.average.aggregate(self._at_theta(state), noting(updates, cohort))
+        if not cohort:
             return state
         mean = select(self.average.params(average), state.theta)
         if self.alpha == 0.0:
             return state._replace(average=average, theta=mean)
-        share = {key: by_row(s, mean[key]) for key, s in shares(summed(weights), state.totals).items()}
+        weights = summed(select(self.weights(state.average, *who), state.theta) for who in cohort)
+        share = {key: by_row(s, mean[key]) for key, s in shares(weights, state.totals).items()}
         dual = {
             key: h - self.alpha * share[key] * (mean[key] - state.theta[key]) for key, h in state.dual.items()
         }
@@ -159,14 +160,6 @@ class FedDynServer(AroundMean):
             for key, old in state.theta.items()
         }
         return state._replace(average=average, theta=theta, dual=dual)
-
-    def _noting(
-        self, state: FedDynState, updates: Iterable[Update], weights: list[dict[str, Tensor]]
-    ) -> Iterator[Update]:
-        for update in updates:
-            found = self.weights(state.average, update.client_id, update.num_examples)
-            weights.append(select(found, state.theta))
-            yield update
 
     def _at_theta(self, state: FedDynState) -> Any:
         """Give the average's state with theta in the place of the mean."""

@@ -12,7 +12,7 @@ The operators F are in `models.fusion`. E_g follows from what the client receive
 is any server half's, for example Fed2's paired one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
@@ -26,7 +26,7 @@ from fedfeat.models.flops import encoder_flops
 from fedfeat.models.fusion import Concat, ConvInit, Fusion, LambdaFusion, Op, fuse, fusion_of
 from fedfeat.models.network import Network
 from fedfeat.params import select
-from fedfeat.server import Around, AveragingServer
+from fedfeat.server import Around, AveragingServer, noting
 from fedfeat.types import Federation, Setting, Update, Weights
 
 
@@ -206,17 +206,17 @@ class FedFusionServer(Around):
 
     def aggregate(self, state: FedFusionState, updates: Iterable[Update]) -> FedFusionState:
         """Average and smooth; a round without an update changes nothing."""
-        cohort: list[int] = []
-        average = self.average.aggregate(state.average, _noting(updates, cohort))
+        cohort: list[tuple[int, int]] = []
+        average = self.average.aggregate(state.average, noting(updates, cohort))
         if not cohort:
             return state
         before, after = self.average.params(state.average), self.average.params(average)
         smoothed = {key: torch.lerp(before[key], after[key], 1 - self.ema) for key in state.lambda_keys}
         average = self.average.with_params(average, after | smoothed)
         state = state._replace(average=average, frozen=select(before, state.encoder_keys))
-        return self._hand_out(state, cohort) if self.stale_clients else state
+        return self._hand_out(state, dict(cohort)) if self.stale_clients else state
 
-    def _hand_out(self, state: FedFusionState, cohort: list[int]) -> FedFusionState:
+    def _hand_out(self, state: FedFusionState, cohort: Container[int]) -> FedFusionState:
         newest = max(state.versions) + 1
         received = tuple(newest if k in cohort else old for k, old in enumerate(state.received))
         versions = state.versions | {newest: state.average}
@@ -234,9 +234,3 @@ class FedFusionServer(Around):
     def newcomer_payload(self, state: FedFusionState) -> Weights:
         """Give E, F and C; its own E_g will be the received E."""
         return self.average.newcomer_payload(state.average)
-
-
-def _noting(updates: Iterable[Update], cohort: list[int]) -> Iterator[Update]:
-    for update in updates:
-        cohort.append(update.client_id)
-        yield update

@@ -16,7 +16,7 @@ sqrt(1 - beta2^t) / (1 - beta1^t) in step t.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedfeat.algorithms.around_mean import by_row
 from fedfeat.config.conditions import Positive, Share
 from fedfeat.params import full, trained_names
-from fedfeat.server import Around, AveragingServer
+from fedfeat.server import Around, AveragingServer, noting
 from fedfeat.types import Federation, Update, Weights
 
 
@@ -89,7 +89,7 @@ class FedOptServer(Around, AveragingServer):
     def aggregate(self, state: FedOptState, updates: Iterable[Update]) -> FedOptState:
         """Average, and step from x by the difference; a round without an update changes nothing."""
         cohort: list[tuple[int, int]] = []
-        average = self.average.aggregate(state.average, _noting(updates, cohort))
+        average = self.average.aggregate(state.average, noting(updates, cohort))
         if not cohort:
             return state
         before, means = self.params(state), self.average.params(average)
@@ -232,13 +232,6 @@ class FedYogiServer(FedAdamServer):
 def correction(t: Tensor, beta1: float, beta2: float) -> Tensor:
     """Give the factor of eta in the steps t, ``sqrt(1 - beta2^t) / (1 - beta1^t)``."""
     return (1 - beta2**t).sqrt() / (1 - beta1**t)
-
-
-def _noting(updates: Iterable[Update], cohort: list[tuple[int, int]]) -> Iterator[Update]:
-    """Pass updates on, and note whose they are and how many examples they have."""
-    for update in updates:
-        cohort.append((update.client_id, update.num_examples))
-        yield update
 
 
 def _some(rows: Tensor, new: Moments, old: Moments) -> Moments:
