@@ -110,6 +110,16 @@ def select(params: Params, keys: Iterable[str]) -> Params:
     return {key: params[key] for key in wanted}
 
 
+def zeros_of(params: Params, keys: Iterable[str] | None = None) -> Params:
+    """Give zeros in the form of tensors, of all or of the named ones.
+
+    Raises:
+        ValueError: A name is not there.
+    """
+    chosen = params if keys is None else select(params, keys)
+    return {key: torch.zeros_like(tensor) for key, tensor in chosen.items()}
+
+
 @torch.no_grad()
 def copy_into(module: nn.Module, params: Params) -> None:
     """Write parameters and buffers into a module, keeping its device and memory format.

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedfeat.params import WeightedMean, copy_into, select, snapshot, standalone, trained_names
+from fedfeat.params import WeightedMean, copy_into, select, snapshot, standalone, trained_names, zeros_of
 
 
 def mean_of(*pairs):
@@ -191,3 +191,15 @@ def test_what_trains_has_names():
     module[0].bias.requires_grad_(False)
     assert trained_names(module) == ["0.weight", "1.weight", "1.bias"]
     assert trained_names(module, among={"1.bias", "0.weight", "0.bias"}) == ["0.weight", "1.bias"]
+
+
+def test_zeros_in_the_form_of_others():
+    params = {"a": torch.ones(2, 3, dtype=torch.float64), "n": torch.tensor(7)}
+    found = zeros_of(params)
+    assert {key: (tensor.shape, tensor.dtype) for key, tensor in found.items()} == {
+        key: (tensor.shape, tensor.dtype) for key, tensor in params.items()
+    }
+    assert not any(tensor.any() for tensor in found.values())
+    assert list(zeros_of(params, ["n"])) == ["n"]
+    with pytest.raises(ValueError, match="there is no b"):
+        zeros_of(params, ["b"])

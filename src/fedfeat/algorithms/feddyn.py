@@ -26,7 +26,7 @@ from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import NotNegative
 from fedfeat.errors import UserError
 from fedfeat.models.frozen import FrozenCopy
-from fedfeat.params import select, trained_names
+from fedfeat.params import select, trained_names, zeros_of
 from fedfeat.server import AveragingServer, noting
 from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
 
@@ -96,7 +96,7 @@ class FedDynClient(ClientModule):
 def _gradient_in(turn: Turn, like: dict[str, Tensor]) -> dict[str, Tensor]:
     if turn.memory is not None:
         return turn.memory.gradient
-    return {key: torch.zeros_like(tensor) for key, tensor in like.items()}
+    return zeros_of(like)
 
 
 class FedDynState(NamedTuple):
@@ -133,8 +133,8 @@ class FedDynServer(AroundMean):
         """Start from the common initial model and zeros."""
         average = self.average.init(model, federation)
         theta = select(self.average.params(average), self.trained_keys(model, average))
-        dual = {key: torch.zeros_like(tensor) for key, tensor in theta.items()}
-        return FedDynState(average, theta, dual, select(self.total_weights(average, federation), theta))
+        totals = select(self.total_weights(average, federation), theta)
+        return FedDynState(average, theta, zeros_of(theta), totals)
 
     def broadcast(self, state: FedDynState, client_id: int) -> Weights:
         """Send theta."""

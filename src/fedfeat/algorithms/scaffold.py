@@ -27,7 +27,7 @@ from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import Positive
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.group_rows import take_rows
-from fedfeat.params import select, trained_names
+from fedfeat.params import select, trained_names, zeros_of
 from fedfeat.server import AveragingServer
 from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
 
@@ -117,7 +117,7 @@ class ScaffoldClient(ClientModule):
         """Give y_k and the change of c_k, and keep c_k."""
         self._examples_of_gradient = float(turn.class_counts.sum()) if self.option == "I" else 0.0
         y = select(tensors["model"], self.shared_keys)
-        own = turn.memory.control if turn.memory else {key: torch.zeros_like(y[key]) for key in self._trained}
+        own = turn.memory.control if turn.memory else zeros_of(y, self._trained)
         if self.option == "I":
             found = tensors["gradient"]
             change = {key: found[f"network.{key}"] - own[key] for key in self._trained}
@@ -130,7 +130,7 @@ class ScaffoldClient(ClientModule):
         x, c = turn.payload
         length = turn.lr * effective_steps(solver_of(self), turn.num_steps, turn.lr, proximal_weight(self))
         if not length:
-            return {key: torch.zeros_like(y[key]) for key in self._trained}
+            return zeros_of(y, self._trained)
         return {key: (x[key] - y[key]) / length - c[key] for key in self._trained}
 
     def _gradient_of_all(self, turn: Turn) -> dict[str, Tensor]:
@@ -189,8 +189,7 @@ class ScaffoldServer(AroundMean):
     def init(self, model: nn.Module, federation: Federation) -> ScaffoldState:
         """Start from the common initial model and zeros."""
         average = self.average.init(model, federation)
-        start = select(self.average.params(average), self.trained_keys(model, average))
-        control = {key: torch.zeros_like(tensor) for key, tensor in start.items()}
+        control = zeros_of(self.average.params(average), self.trained_keys(model, average))
         return ScaffoldState(average, control, select(self.total_weights(average, federation), control))
 
     def broadcast(self, state: ScaffoldState, client_id: int) -> Controlled:
