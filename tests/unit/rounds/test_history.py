@@ -1,0 +1,41 @@
+"""What is kept of rounds: where the run stops, and what its targets cost."""
+
+import pytest
+
+from fedfeat.rounds.history import first_history, note
+from fedfeat.runs.records import RoundRecord
+
+COSTS = ("comm/total_bytes", "comm/up_bytes", "compute/examples", "time/total_s")
+
+
+def kept_of(*accuracies, metric="global/acc", target_metric=None, evaluated=True):
+    """What is kept of rounds from the initial model's on, with a target of .5 that ends the run."""
+    kept = first_history()
+    for round_idx, value in enumerate(accuracies):
+        metrics = dict.fromkeys(COSTS, float(round_idx)) | {metric: value}
+        note(kept, RoundRecord(round_idx, (), metrics, evaluated), [0.5], target_metric, 0.5)
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "options", "stopped"),
+    [
+        ((0.1, 0.4, 0.5), {}, 2),
+        ((0.9, 0.4, 0.3), {}, None),  # of the initial model alone
+        ((0.1, 0.6), {"evaluated": False}, None),
+        ((0.1, 0.6), {"metric": "personal/acc_weighted"}, 1),
+        ((0.1, 0.6), {"metric": "val/acc"}, None),
+        ((0.1, 0.6), {"metric": "val/acc", "target_metric": "val/acc"}, 1),
+        ((0.1, 0.6), {"target_metric": "val/acc"}, None),
+    ],
+)
+def test_a_run_stops_after_the_first_round_that_has_trained_and_is_there(accuracies, options, stopped):
+    assert kept_of(*accuracies, **options).get("stopped") == stopped
+
+
+def test_a_target_costs_what_was_spent_when_it_was_first_met():
+    kept = kept_of(0.1, 0.6, 0.7)
+    assert kept["to_target"]["0.5"] == {"rounds": 1, "bytes": 1, "up_bytes": 1, "examples": 1, "seconds": 1}
+    assert kept["final"]["global/acc"] == 0.7
+    assert kept_of(0.9, 0.1)["to_target"]["0.5"]["rounds"] == 0
+    assert kept_of(0.1, 0.4)["to_target"] == {}
