@@ -27,7 +27,7 @@ from prototype_rounds import (
 from torch import nn
 
 from fedfeat import tree
-from fedfeat.algorithms import fedproto, prototype_clients
+from fedfeat.algorithms import prototype_clients, prototype_servers
 from fedfeat.algorithms.fedproto import CountedPrototypes, FedProtoClient, FedProtoServer
 from fedfeat.client import ClientModule
 from fedfeat.errors import ConfigError, UserError
@@ -272,7 +272,7 @@ def test_networks_whose_last_layers_read_unequal_numbers_are_refused(tmp_path):
 
 
 PULL, MEANS, RECEIVE = prototype_clients.pull, prototype_clients.class_moments, FedProtoClient.receive
-POOLED = fedproto.pooled
+POOLED = prototype_servers.pooled
 
 
 def forgetful(self, payload, memory):
@@ -290,7 +290,7 @@ BUGS = {
     "unknown prototypes pull": (
         prototype_clients, "pull", lambda z, y, p, known: PULL(z, y, p, torch.ones_like(known))
     ),
-    "mean without weights": (fedproto, "pooled", unweighted),
+    "mean without weights": (prototype_servers, "pooled", unweighted),
     "model forgotten": (FedProtoClient, "receive", forgetful),
     "old prototypes": (FedProtoClient, "receive", lambda self, payload, memory: None),
     "logits in place of representations": (

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.algorithms.prototype_clients import PulledClient
-from fedfeat.algorithms.prototype_servers import width_of
-from fedfeat.features.prototypes import Moments, pooled
+from fedfeat.algorithms.prototype_servers import over_all_classes, renewed, width_of
+from fedfeat.features.prototypes import Moments
 from fedfeat.models.network import dtype_of
 from fedfeat.server import Server
 from fedfeat.types import Federation, Tensors, Turn, Update
@@ -97,21 +97,13 @@ class FedProtoServer(Server):
         parts = [self._moments(state, update.payload) for update in updates]
         if not parts:
             return state
-        counts, means, _ = pooled(parts)
-        found = counts > 0
-        new = means.to(state.prototypes)
-        if not self.keep_absent:
-            return FedProtoState(new, found)
-        return FedProtoState(torch.where(found.unsqueeze(1), new, state.prototypes), found | state.known)
+        return FedProtoState(*renewed(*state, parts, self.keep_absent))
 
     def _moments(self, state: FedProtoState, payload: CountedPrototypes) -> Moments:
         """Lay a client's prototypes out over all classes, with what each weighs."""
         assert payload.counts is not None
-        counts = torch.zeros(len(state.known), dtype=torch.int64)
-        counts[payload.classes] = payload.counts if self.weighting == "samples" else 1
-        means = torch.zeros(state.prototypes.shape, dtype=torch.float64)
-        means[payload.classes] = payload.means.double()
-        return Moments(counts, means)
+        weights = payload.counts if self.weighting == "samples" else torch.ones_like(payload.counts)
+        return over_all_classes(payload.classes, payload.means, weights, len(state.known))
 
     def global_payload(self, state: FedProtoState) -> None:
         """There is no common model."""

@@ -12,92 +12,12 @@ The head never leaves the client: it is personal, and a personal tensor enters n
 ``federation.local_epochs``.
 """
 
-import logging
-from functools import cached_property
-from typing import Any, cast
-
-from torch import nn
-
-from fedfeat.client import ClientModule
-from fedfeat.config.conditions import Count
-from fedfeat.models.flops import training_flops
-from fedfeat.models.network import Network
-from fedfeat.models.policy import PERSONAL
-from fedfeat.types import Setting, Turn
-
-_log = logging.getLogger("fedfeat")
+from fedfeat.algorithms.alternating import AlternatingClient
 
 
-class FedRepClient(ClientModule):
-    """FedAvg's client that trains what is personal first and then what is shared.
+class FedRepClient(AlternatingClient):
+    """Clients with heads h_k of their own on a common body; ``head_epochs`` is tau_h.
 
     Args:
-        head_epochs: tau_h; the epochs after it are the body's. A fit that is shorter, as a straggler's may be, trains
-            heads alone.
-        arguments: As in `ClientModule`; ``personal`` names the head.
+        arguments: As in `AlternatingClient`; ``personal`` names the head.
     """
-
-    apart = "it trains heads and body in turn, and clients of unequal size change over at different steps"
-
-    def __init__(self, *, head_epochs: Count = 10, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.head_epochs = head_epochs
-        self._trainable: list[tuple[nn.Parameter, bool]] = [
-            (parameter, self.policies[name] == PERSONAL)
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad
-        ]
-        self._seen_by_heads = 0.0
-
-    def check(self, setting: Setting) -> None:
-        """Warn where no epoch is left for the body."""
-        super().check(setting)
-        if setting.local_epochs is not None and setting.local_epochs <= self.head_epochs:
-            _log.warning(
-                "algorithm=%s trains heads alone: federation.local_epochs=%g is not above "
-                "algorithm.client.head_epochs=%d.",
-                setting.algorithm, setting.local_epochs, self.head_epochs,
-            )  # fmt: skip
-
-    def begin_turn(self, turn: Turn) -> None:
-        """Ready the module for one local fit."""
-        # A fit that failed has not reached its end, and the optimizer takes what is trainable.
-        self._train_everything()
-        self._seen_by_heads = 0.0
-
-    def on_train_epoch_start(self) -> None:
-        """Lightning hook: freeze the one half and train the other."""
-        head = self.current_epoch < self.head_epochs
-        if not head and not self._seen_by_heads:
-            self._seen_by_heads = self._num_seen
-        # The optimizer holds both halves; it passes over parameters without a gradient, weight decay included.
-        for parameter, is_head in self._trainable:
-            parameter.requires_grad_(is_head == head)
-
-    def on_train_end(self) -> None:
-        """Lightning hook: leave nothing frozen for the next client."""
-        super().on_train_end()
-        self._train_everything()
-
-    def turn_metrics(self) -> dict[str, float]:
-        """As `ClientModule`, with the FLOPs of each half: no gradient is computed below a head that trains alone."""
-        metrics = super().turn_metrics()
-        seen = metrics["examples"]
-        by_heads = self._seen_by_heads or seen
-        metrics["flops"] = by_heads * self._flops[0] + (seen - by_heads) * self._flops[1]
-        return metrics
-
-    @cached_property
-    def _flops(self) -> tuple[float, float]:
-        """FLOPs of a step per example, of the head's and of the body's."""
-        found = []
-        for head in (True, False):
-            for parameter, is_head in self._trainable:
-                parameter.requires_grad_(is_head == head)
-            found.append(float(training_flops(cast(Network, self.model))))
-        self._train_everything()
-        return found[0], found[1]
-
-    def _train_everything(self) -> None:
-        for parameter, _ in self._trainable:
-            parameter.requires_grad_(True)

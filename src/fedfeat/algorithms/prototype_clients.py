@@ -1,4 +1,4 @@
-"""Client halves whose clients send class means of what their last layer reads, and no weights."""
+"""Client halves whose clients send class means of what their networks compute."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.features.prototypes import (
     Moments,
     Prototypes,
+    Scatter,
     class_moments,
     nearness,
     pooled,
@@ -23,20 +24,54 @@ from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network, dtype_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from fedfeat.types import Turn
 
 _BATCH = 500
 """Examples to represent at once."""
 
 
-class PrototypeClient(ClientModule):
-    """A client that looks at the class means of its representations.
+class ClassMeansClient(ClientModule):
+    """A client that looks at class means of what its network computes.
 
     They are taken anew at the upload, over all of its training examples in eval mode and without augmentation.
     """
 
     runs_at_upload = True
-    apart = None
+    apart: str | None = None
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._num_passed = 0
+
+    @property
+    def network(self) -> Network:
+        """The client's network."""
+        return cast(Network, self.model)
+
+    def class_means(self, turn: Turn, function: Callable[[Tensor], Tensor], *scatter: Scatter) -> Moments:
+        """Give the moments of a function from inputs (B, ...) to vectors (B, d), over the client's examples."""
+        num_classes = self.network.num_classes
+        parts = [
+            class_moments(function(self.laid_out(inputs)), labels, num_classes, *scatter)
+            for inputs, labels in turn.batches(_BATCH)
+        ]
+        found = pooled(parts)
+        self._num_passed = int(found.counts.sum())
+        return found
+
+    def turn_metrics(self) -> dict[str, float]:
+        """As `ClientModule`, with the pass that takes the means."""
+        metrics = super().turn_metrics()
+        metrics["flops"] += self._num_passed * self.forward_flops_per_example
+        return metrics
+
+
+class PrototypeClient(ClassMeansClient):
+    """A client that looks at the class means of its representations."""
+
+    apart: str | None = None
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -45,34 +80,26 @@ class PrototypeClient(ClientModule):
                 "be none where clients send prototypes, of which a group of the last layer would read a part"
             )
             raise ConfigError.rule("structure", rule, "grouped")
-        self._num_represented = 0
 
-    @property
-    def network(self) -> Network:
-        """The client's network."""
-        return cast(Network, self.model)
-
-    def own_moments(self, turn: Turn, network: Network) -> Moments:
+    def own_moments(self, turn: Turn, network: Network, *scatter: Scatter) -> Moments:
         """Give counts and means of what a network's last layer reads, over the client's examples."""
-        num_classes = self.network.num_classes
-        parts = [
-            class_moments(network.representation(self.laid_out(inputs)), labels, num_classes)
-            for inputs, labels in turn.batches(_BATCH)
-        ]
-        found = pooled(parts)
-        self._num_represented = int(found.counts.sum())
-        return found
+        return self.class_means(turn, network.representation, *scatter)
 
     def own_prototypes(self, turn: Turn) -> tuple[Prototypes, Moments]:
         """Give the prototypes of the trained network, in its type, and what they are made of."""
         found = self.own_moments(turn, self.network)
         return prototypes_of(found, dtype_of(self.model)), found
 
-    def turn_metrics(self) -> dict[str, float]:
-        """As `ClientModule`, with the pass that takes the means."""
-        metrics = super().turn_metrics()
-        metrics["flops"] += self._num_represented * self.forward_flops_per_example
-        return metrics
+
+def require_all_personal(client: ClientModule, arguments: Mapping[str, Any]) -> None:
+    """Refuse a client half, made with these arguments, that would send weights.
+
+    Raises:
+        ConfigError: Something is not personal.
+    """
+    if client.shared_keys:
+        rule = "be [all] where clients send no weights"
+        raise ConfigError.rule("algorithm.client.personal", rule, list(arguments.get("personal", ())))
 
 
 class PulledClient(PrototypeClient):
@@ -96,9 +123,7 @@ class PulledClient(PrototypeClient):
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        if self.shared_keys:
-            rule = "be [all] where clients send no weights"
-            raise ConfigError.rule("algorithm.client.personal", rule, list(arguments.get("personal", ())))
+        require_all_personal(self, arguments)
         self.lam, self.predict_by = lam, predict_by
         layer = self.network.last_layer
         self.prototypes: Tensor

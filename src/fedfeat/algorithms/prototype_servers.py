@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import nn
 
-from fedfeat.features.prototypes import Prototypes
+from fedfeat.features.prototypes import Moments, Prototypes, pooled
 from fedfeat.models.network import Network
 from fedfeat.seeding import derive_seed
 
@@ -36,6 +36,40 @@ def stacked(prototypes: Iterable[Prototypes]) -> Prototypes | None:
     if not parts:
         return None
     return Prototypes(torch.cat([part.classes for part in parts]), torch.cat([part.means for part in parts]))
+
+
+def over_all_classes(classes: Tensor, means: Tensor, weights: Tensor, num_classes: int) -> Moments:
+    """Lay a client's class means out over all classes, with what each weighs.
+
+    Args:
+        classes: Those that the client has, int64 (m,).
+        means: Theirs, (m, d).
+        weights: Of each, int64 (m,).
+        num_classes: C.
+    """
+    counts = torch.zeros(num_classes, dtype=torch.int64)
+    counts[classes] = weights
+    every = torch.zeros(num_classes, means.shape[1], dtype=torch.float64)
+    every[classes] = means.double()
+    return Moments(counts, every)
+
+
+def renewed(
+    prototypes: Tensor, known: Tensor, parts: Iterable[Moments], keep_absent: bool
+) -> tuple[Tensor, Tensor]:
+    """Give the weighted means of clients' class means, (C, d), and which there are, bool (C,).
+
+    Args:
+        prototypes: The last ones, (C, d).
+        known: Which of them there were, bool (C,).
+        parts: Of the round's clients, one or more.
+        keep_absent: Whether a class that none of them has keeps its last one.
+    """
+    counts, means, _ = pooled(parts)
+    found, new = counts > 0, means.to(prototypes)
+    if not keep_absent:
+        return new, found
+    return torch.where(found.unsqueeze(1), new, prototypes), found | known
 
 
 def descend(

@@ -116,11 +116,21 @@ def pull(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) ->
         prototypes: P, (C, d).
         known: Which of them there are, bool (C,).
     """
+    squares = (features - prototypes[labels.clamp(min=0)]).square().mean(1)
+    return mean_over_known(squares, labels, known)
+
+
+def mean_over_known(values: Tensor, labels: Tensor, known: Tensor) -> Tensor:
+    """Give the mean of values (B,) over the examples of a batch, where those of classes that are not known add 0.
+
+    Args:
+        values: (B,).
+        labels: y, (B,); a negative one is of no example.
+        known: bool (C,).
+    """
     there = labels >= 0
-    of_class = labels.clamp(min=0)
-    squares = (features - prototypes[of_class]).square().mean(1)
-    counted = (known[of_class] & there).to(squares.dtype)
-    return (squares * counted).sum() / there.sum().clamp(min=1)
+    counted = (known[labels.clamp(min=0)] & there).to(values.dtype)
+    return (values * counted).sum() / there.sum().clamp(min=1)
 
 
 def nearness(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
