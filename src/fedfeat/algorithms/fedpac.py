@@ -24,7 +24,7 @@ from fedfeat.algorithms.prototype_servers import over_all_classes, renewed, widt
 from fedfeat.client import Batch
 from fedfeat.config.conditions import Count, NotNegative, Positive
 from fedfeat.errors import ConfigError
-from fedfeat.features.prototypes import Moments, pull
+from fedfeat.features.prototypes import Moments, Prototypes, pull
 from fedfeat.features.simplex import combining_weights
 from fedfeat.models.network import dtype_of
 from fedfeat.models.policy import sent_keys
@@ -51,16 +51,14 @@ class BodyAndHead(NamedTuple):
     Attributes:
         params: The body's tensors.
         head: The last layer's tensors by their names in the network; none where heads stay with their clients.
-        classes: The classes of the prototypes, int64 (m,).
-        prototypes: (m, d).
+        prototypes: P, or P_k of the client's classes.
         counts: Up, how many examples each is the mean of, int64 (m,).
         statistics: Up, where heads are combined.
     """
 
     params: dict[str, Tensor]
     head: dict[str, Tensor]
-    classes: Tensor
-    prototypes: Tensor
+    prototypes: Prototypes
     counts: Tensor | None = None
     statistics: Statistics | None = None
 
@@ -114,9 +112,9 @@ class FedPACClient(PrototypeClient, AlternatingClient):
     def receive(self, payload: BodyAndHead, memory: None) -> None:
         """Take the body, the prototypes, and the head that was combined for the client, where there is one."""
         copy_into(self.model, payload.params | payload.head)
-        classes = payload.classes.to(self.known.device)
+        classes = payload.prototypes.classes.to(self.known.device)
         self.known.zero_()[classes] = True
-        self.prototypes.zero_()[classes] = payload.prototypes.to(self.prototypes)
+        self.prototypes.zero_()[classes] = payload.prototypes.means.to(self.prototypes)
 
     def begin_turn(self, turn: Turn) -> None:
         """Take the statistics of the received body, and what stands for prototypes that there are not."""
@@ -155,11 +153,11 @@ class FedPACClient(PrototypeClient, AlternatingClient):
         found, moments = self.own_prototypes(turn)
         body, counts = select(tensors["model"], self.shared_keys), moments.counts.cpu()[found.classes]
         if not self.agg_head:
-            return BodyAndHead(body, {}, *found, counts), None
+            return BodyAndHead(body, {}, found, counts), None
         assert self._statistics is not None
         statistics = Statistics(*(tensor.to("cpu", dtype_of(self.model)) for tensor in self._statistics))
         head = select(tensors["model"], self.personal_keys)
-        return BodyAndHead(body, head, *found, counts, statistics), None
+        return BodyAndHead(body, head, found, counts, statistics), None
 
     def turn_metrics(self) -> dict[str, float]:
         """As of both halves, with the pass before the fit."""
@@ -192,7 +190,7 @@ def combined(updates: list[Update], num_classes: int) -> dict[int, dict[str, Ten
         return {}
     variances = torch.stack([payload.statistics.variance.double() for payload in payloads.values()])
     vectors = torch.stack([
-        over_all_classes(p.classes, p.statistics.means, p.counts, num_classes).means.flatten()
+        over_all_classes(p.prototypes.classes, p.statistics.means, p.counts, num_classes).means.flatten()
         for p in payloads.values()
     ])  # fmt: skip
     heads = {}
@@ -226,7 +224,8 @@ class FedPACServer(Server):
     def broadcast(self, state: FedPACState, client_id: int) -> BodyAndHead:
         """Send the body, the client's head and the prototypes that there are."""
         classes = state.known.nonzero().flatten()
-        return BodyAndHead(state.params, state.heads.get(client_id, {}), classes, state.prototypes[classes])
+        prototypes = Prototypes(classes, state.prototypes[classes])
+        return BodyAndHead(state.params, state.heads.get(client_id, {}), prototypes)
 
     def aggregate(self, state: FedPACState, updates: Iterable[Update]) -> FedPACState:
         """Average and combine; a round without an update changes nothing."""
@@ -234,7 +233,8 @@ class FedPACServer(Server):
         for update in updates:
             payload = update.payload
             mean.add(payload.params, update.num_examples)
-            parts.append(over_all_classes(payload.classes, payload.prototypes, payload.counts, num_classes))
+            classes, means = payload.prototypes
+            parts.append(over_all_classes(classes, means, payload.counts, num_classes))
             sent.append(update._replace(payload=payload._replace(params={})))
         if mean.is_empty:
             return state
