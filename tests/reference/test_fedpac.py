@@ -1,5 +1,6 @@
 """FedPAC: rounds in plain torch and NumPy, FedRep without lambda and combined heads, what is sent, planted bugs."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -191,10 +192,11 @@ def test_without_pull_and_combined_heads_it_is_fedrep_bit_for_bit(tmp_path):
             assert mine.metrics.get(name) == its.metrics.get(name)
 
 
-def test_a_client_alone_in_its_rounds_keeps_its_head_bit_for_bit(tmp_path):
-    """Its weight is 1 whatever it knows."""
+@pytest.mark.parametrize("lam", [0.0, 0.7])
+def test_a_client_alone_in_its_rounds_keeps_its_head_bit_for_bit(lam, tmp_path):
+    """Its weight is 1 whatever it knows; without lambda the other run takes no statistics before its fits."""
     runs = [
-        federation_of(tmp_path / str(agg_head), agg_head=agg_head, cohort_size=1, **PLAN)
+        federation_of(tmp_path / str(agg_head), lam=lam, agg_head=agg_head, cohort_size=1, **PLAN)
         for agg_head in (True, False)
     ]
     ends = [run.run()[0][-1].state for run in runs]
@@ -318,6 +320,17 @@ def test_what_was_received_before_is_forgotten(tmp_path):
 def test_a_run_goes_on_from_its_middle(agg_head, tmp_path):
     build = partial(federation_of, agg_head=agg_head)
     assert goes_on(build, tmp_path / "cut", tmp_path / "whole", at=3)
+
+
+def test_heads_by_client_survive_a_file(tmp_path):
+    state = federation_of(tmp_path).run()[0][-1].state
+    skeleton, named = tree.flatten(state)
+    again = tree.unflatten(json.loads(json.dumps(skeleton)), named)
+    assert tree.sha256(again) == tree.sha256(state)
+    assert set(again.heads) == set(state.heads)
+    server = FedPACServer()
+    k = max(state.heads)
+    assert tree.sha256(server.broadcast(again, k)) == tree.sha256(server.broadcast(state, k))
 
 
 def test_stacked_fits_are_refused(tmp_path):

@@ -117,7 +117,7 @@ def test_a_minimum_on_an_edge_has_exact_zeros():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 9), st.integers(0, 10**6), st.sampled_from([1e-6, 1.0, 1e6]))
+@given(st.integers(1, 9), st.integers(0, 10**6), st.sampled_from([1e-12, 1.0, 1e14]))
 def test_conditions_of_a_minimum_hold_on_any_scale(m, seed, scale):
     """The slope is least, and equal, where there is weight; a rank below m and variances of 0 are allowed."""
     draw = numpy_generator(seed, "forms")
@@ -128,5 +128,5 @@ def test_conditions_of_a_minimum_hold_on_any_scale(m, seed, scale):
     assert alpha.sum() == pytest.approx(1, abs=1e-14)
     slope = form @ alpha
     gaps = (slope - alpha @ slope) / np.abs(form).max()
-    assert gaps.min() >= -1e-7
-    assert np.abs(gaps[alpha > 0]).max() <= 1e-7
+    assert gaps.min() >= -1e-10
+    assert np.abs(gaps[alpha > 0]).max() <= 1e-10
