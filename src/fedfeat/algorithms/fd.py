@@ -162,8 +162,6 @@ class FDServer(Server):
         outputs = state.outputs.clone() if kept else torch.zeros_like(state.outputs)
         known = state.known.clone() if kept else torch.zeros_like(state.known)
         for client_id, payload in found.items():
-            known[client_id] = False
-            outputs[client_id] = 0
             known[client_id, payload.classes] = True
             outputs[client_id, payload.classes] = payload.means.to(outputs)
         return FDState(outputs, known, outputs.sum(0, dtype=torch.float64))
