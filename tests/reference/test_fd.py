@@ -5,8 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from float64_runs import assert_same, steps_of
-from float64_runs import run as run_config
+from float64_runs import assert_stacks, steps_of
 from harness import make_data, network_of, parties
 from linear_rounds import goes_on
 from prototype_rounds import (
@@ -30,7 +29,6 @@ from fedfeat.algorithms import fd, prototype_clients
 from fedfeat.algorithms.fd import ClassOutputs, FDClient, FDServer, divergence
 from fedfeat.client import ClientModule
 from fedfeat.errors import ConfigError
-from fedfeat.executors.stacked.fit import StackedClients
 
 STEPS = 3
 PARTS = ((0, 1), (1,), (0, 2), (2, 1))
@@ -300,14 +298,8 @@ STACKED = {
 
 
 @pytest.mark.parametrize("name", STACKED)
-def test_whole_runs_of_stacked_clients_are_those_of_serial(name, tmp_path, monkeypatch):
-    fits, end = [], StackedClients.on_train_end
-    monkeypatch.setattr(StackedClients, "on_train_end", lambda self: (fits.append(self), end(self))[1])
-    options = ("algorithm=fd", "federation.local_epochs=2", *STACKED[name])
-    expected = run_config(tmp_path / "serial", *options)
-    assert not fits
-    assert_same(run_config(tmp_path / "stacked", *options, "executor=vectorized"), expected)
-    assert fits
+def test_whole_runs_of_stacked_clients_are_those_of_serial(name, tmp_path):
+    assert_stacks(tmp_path, "algorithm=fd", "federation.local_epochs=2", *STACKED[name])
 
 
 POOL = (
