@@ -45,7 +45,7 @@ class MoonClient(ClientModule):
         projection: Outputs of the projection head; null for none, so that z is what the network's own last layer reads.
         num_previous: Last models in the term.
         start: Which model stands for the last one before a client has any: the ``received`` one, or one of the client's
-            own with ``independent`` initial weights, as in QinbinLi/MOON.
+            own with ``independent`` initial weights, as in QinbinLi/MOON, whose first round has no term.
         arguments: As in `ClientModule`.
     """
 
