@@ -148,8 +148,8 @@ class Answer(NamedTuple):
 class Networks(Protocol):
     """Which network each client runs: equal keys are equal architectures, and None is the server's network."""
 
-    def key(self, client_id: int) -> Hashable:
-        """Give the key of a client's network."""
+    def key(self, client_id: int, round_idx: int = 0) -> Hashable:
+        """Give the key of a client's network in a round, from 0."""
 
     def kinds(self, num_clients: int) -> list[int]:
         """Name a client of each architecture with layers that the server's network does not have."""
@@ -191,6 +191,7 @@ class Setting(NamedTuple):
         drops_stragglers: Whether some participants of a round send nothing.
         augmented: Whether training inputs are new in every epoch.
         sources: Where unlabelled inputs can come from, see `Source`.
+        personal: Whether clients keep a part of the model, or a model of their own.
     """
 
     algorithm: str
@@ -202,6 +203,7 @@ class Setting(NamedTuple):
     drops_stragglers: bool = False
     augmented: bool = False
     sources: tuple[Source, ...] = ("train_pool", "test_unlabelled")
+    personal: bool = False
 
 
 class Site(NamedTuple):

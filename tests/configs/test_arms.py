@@ -49,14 +49,15 @@ def test_an_arm_has_its_name_and_is_more_than_an_algorithm_or_just_one(arm):
 
 
 def test_options_of_algorithms_are_about_algorithms_and_structure():
-    """What changes another group is an arm. Fed2 and Psi-Net choose a structure, FedBABU its fine-tuning."""
+    """What changes another group is an arm. Fed2, Psi-Net, HeteroFL and FedRolex choose a structure, FedBABU its fine-tuning."""
     words = {}
     for path in (CONFIGS / "algorithm").rglob("*.yaml"):
         text = path.read_text()
         assert "@package" not in text, path
         words[path.relative_to(CONFIGS / "algorithm").as_posix()] = re.findall(r"override (/\S+): ", text)
     chosen_structure = ["/structure@_global_.structure"]
-    expected = dict.fromkeys(("fed2.yaml", "fed2_fedadam.yaml", "psi_net.yaml"), chosen_structure)
+    chosen = ("fed2.yaml", "fed2_fedadam.yaml", "psi_net.yaml", "heterofl.yaml", "fedrolex.yaml")
+    expected = dict.fromkeys(chosen, chosen_structure)
     expected |= {"fedbabu.yaml": ["/federation@_global_.federation"]}
     assert {name: found for name, found in words.items() if found} == expected
 

@@ -86,7 +86,7 @@ class Permuted:
         self.sets, self.orders = sets, orders
         self.whole = seeded(lambda: self.spec(base(), sets))
 
-    def key(self, client_id):
+    def key(self, client_id, round_idx=0):
         return tuple(self.sets[g] for g in self.orders[client_id])
 
     def kinds(self, num_clients):

@@ -230,7 +230,7 @@ REFUSED = [
     (
         "a pool with groups",
         f"algorithm=fedhenn_hetero structure=grouped {POOL}",
-        r"pool must be none for networks with groups \(structure\), but it is 'a pool'\.",
+        r"pool must be none for networks with groups or levels \(structure\), but it is 'a pool'\.",
     ),
     (
         "a pool whose neurons are to be compared",

@@ -94,7 +94,7 @@ class PooledNetworks:
         self._inputs = {"input_shape": input_shape, "num_classes": num_classes}
         self.names = pool.assign(num_clients, seed, weak)
 
-    def key(self, client_id: int) -> str:
+    def key(self, client_id: int, round_idx: int = 0) -> str:
         """Give the name of a client's network."""
         return self.names[client_id]
 

@@ -29,7 +29,7 @@ class OneNetwork:
     def __init__(self, build: Callable[[], Network]) -> None:
         self._build = build
 
-    def key(self, client_id: int) -> None:
+    def key(self, client_id: int, round_idx: int = 0) -> None:
         """Give None for everyone."""
 
     def kinds(self, num_clients: int) -> list[int]:
@@ -58,7 +58,7 @@ class TrimmedNetworks:
         self._whole = whole
         self._keys = [kept_sets(whole.class_sets, counts) for counts in class_counts.tolist()]
 
-    def key(self, client_id: int) -> ClassSets | None:
+    def key(self, client_id: int, round_idx: int = 0) -> ClassSets | None:
         """Give the class sets of a client's groups; None if it has all of them."""
         own = self._keys[client_id]
         return None if own == self._whole.class_sets else own

@@ -84,9 +84,9 @@ class Worker:
         module.plain = self.data.plain
         return module
 
-    def module_of(self, client_id: int) -> ClientModule:
-        """Give the module of a client's architecture."""
-        key = self.networks.key(client_id)
+    def module_of(self, client_id: int, round_idx: int = 0) -> ClientModule:
+        """Give the module of a client's architecture in a round."""
+        key = self.networks.key(client_id, round_idx)
         return self.module if key is None else self._made(key)
 
     def steps_per_epoch(self, client_id: int) -> int:
@@ -103,14 +103,14 @@ class Worker:
             update = self._fit(task)
         except Exception as error:
             # Its module may have been left in eval mode, in which the next client would train.
-            self.module_of(task.client_id).train()
+            self.module_of(task.client_id, task.round_idx).train()
             raise self.failure(task, cause_of(error)) from error
         if not is_finite(update.payload) or not is_finite(update.kept):
             raise self.failure(task, "its update holds values that are not finite")
         return update
 
     def _fit(self, task: Task) -> Update:
-        module = self.module_of(task.client_id)
+        module = self.module_of(task.client_id, task.round_idx)
         turn = self.begin(module, task)
         batches = self._batches(task.client_id, task.round_idx)
         with self.trainer.autocast(self.data.device):
@@ -202,7 +202,7 @@ class Worker:
     @torch.no_grad()
     def answer(self, task: Task, inputs: Tensor) -> Answer:
         """Have a client answer on a survey's inputs (m, ...), as they come from `FederatedData`, by its own model."""
-        module = self.module_of(task.client_id).to(self.data.device)
+        module = self.module_of(task.client_id, task.round_idx).to(self.data.device)
         become(module, task, module.recall)
         self.adapt(module, task.client_id)
         with self._evaluating(module):

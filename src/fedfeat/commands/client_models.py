@@ -42,8 +42,8 @@ def client_modules(
     """
     worker = experiment.executor.worker
     for client_id in clients:
-        module = worker.module_of(client_id)
         task = _task(experiment, checkpoint, client_id)
+        module = worker.module_of(client_id, task.round_idx)
         if refit:
             worker.fit(task)
         else:

@@ -32,9 +32,9 @@ def check_method(worker: Worker, server: Server, setting: Setting) -> None:
     unequal = any(networks.key(k) is not None for k in range(worker.data.num_clients))
     if unequal and not server.accepts_unequal and not _share_alike(worker):
         raise UserError(
-            f"algorithm/server must average unequal networks where clients have them (structure.trim=true, or a pool "
-            f"whose networks share no layers of the same shapes, see algorithm.client.personal and pool.head_width), "
-            f"but {type(server).__name__} cannot."
+            f"algorithm/server must average unequal networks where clients have them (structure.trim=true, "
+            f"structure=widths, or a pool whose networks share no layers of the same shapes, see "
+            f"algorithm.client.personal and pool.head_width), but {type(server).__name__} cannot."
         )
     if unequal and server.needs_common_width:
         _check_widths(worker, setting)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks
 from fedfeat.clients.local_trainer import dtype_of
 from fedfeat.clients.networks import OneNetwork, separated
+from fedfeat.clients.width_levels import WidthLevels, WidthNetworks
 from fedfeat.data.affected import weak_clients
 from fedfeat.errors import ConfigError
 from fedfeat.models.grouped import GroupSeparation
@@ -56,16 +57,30 @@ def build_networks(
 
     if pool:
         if structure:
-            raise ConfigError.rule("pool", "be none for networks with groups (structure)", "a pool")
+            raise ConfigError.rule("pool", "be none for networks with groups or levels (structure)", "a pool")
         if cfg.diagnostics:
             raise ConfigError.rule("pool", "be none for neurons to be compared (diagnostics)", "a pool")
         weak = weak_clients(seed, facts.num_clients, config["scenario"]["weak_fraction"])
         return _pooled(pool, base, seeded, facts, seed, weak)
     if not structure:
         return OneNetwork(lambda: seeded(base))
+    if isinstance(structure, WidthLevels):
+        return _of_levels(structure, lambda: seeded(base), config)
     if structure.depth == "auto":
         structure = choose_depth(structure, lambda: seeded(base))
     return separated(structure, base, seeded, facts.class_counts, facts.classes, seed)
+
+
+def _of_levels(levels: WidthLevels, build: Callable[[], Network], config: dict[str, Any]) -> WidthNetworks:
+    if config["diagnostics"]:
+        rule = "be none for clients with fewer neurons (structure=widths)"
+        raise ConfigError.rule("diagnostics", rule, "a comparison of neurons")
+    if levels.dynamic and config["federation"]["opt_state"] == "keep":
+        rule = "be reset for clients whose levels change (structure.dynamic=true)"
+        raise ConfigError.rule("federation.opt_state", rule, "keep")
+    networks = WidthNetworks(levels, build, config["seed"])
+    _log.info("%s", networks.describe())
+    return networks
 
 
 def _pooled(

@@ -47,9 +47,11 @@ class Network(nn.Module):
     Attributes:
         is_xavier: Whether the weights were drawn by `blocks.xavier_`.
         fusion: What `fusion.fuse` puts between encoder and head, or None.
+        rate: Share of the channels that it has, where clients' networks are of several widths (`models.widths`).
     """
 
     is_xavier = False
+    rate: float | None = None
 
     def __init__(
         self, encoder: Sequence[Block], head: Sequence[Block], input_shape: Sequence[int], num_classes: int

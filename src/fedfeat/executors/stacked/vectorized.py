@@ -72,7 +72,7 @@ class VectorizedExecutor(SerialExecutor):
         """Give the positions of tasks that can be one fit; clients without examples, which train nothing, alone."""
         groups: dict[Hashable, list[int]] = {}
         for position, task in enumerate(tasks):
-            key = self.worker.networks.key(task.client_id)
+            key = self.worker.networks.key(task.client_id, task.round_idx)
             has_examples = self.worker.data.num_examples(task.client_id) > 0
             groups.setdefault((True, key) if has_examples else (False, position), []).append(position)
         return list(groups.values())
@@ -80,7 +80,7 @@ class VectorizedExecutor(SerialExecutor):
     def _together(self, tasks: Sequence[Task]) -> list[Update | ClientError]:
         if len(tasks) > 1:
             try:
-                found = self._probed(self.worker.module_of(tasks[0].client_id))
+                found = self._probed(self.worker.module_of(tasks[0].client_id, tasks[0].round_idx))
                 return fit_stacked(self.worker, tasks, found.objective, self._differentiate)
             except Exception as error:
                 # Whose fault it was, if anyone's, shows when everyone trains alone.

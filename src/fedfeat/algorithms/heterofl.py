@@ -1,0 +1,186 @@
+"""HeteroFL: Diao et al., "HeteroFL: Computation and Communication Efficient Federated Learning ...", ICLR 2021.
+
+    levels (clients/width_levels.py): client k has a level r_k of {1, 1/2, 1/4, ...}; its network has r_k of each
+            layer's channels, and so a part W[k] of every tensor W: here the first ceil(r_k C) of C channels
+    server: each round: S <- sample clients;  send W[k];  receive W_k
+            each number of W <- mean of the W_k of those who hold it; that which nobody holds keeps its value
+            a row of the last layer <- mean over those of them who have an example of its class
+    client: E epochs of SGD on the cross-entropy over its own classes (the masking trick);  return W_k
+            layers but the last give their outputs over r_k in training (the Scaler)
+            batch norm normalises by each batch alone; the server takes statistics for it afterwards (static)
+
+Any client half that speaks `Weights` and keeps no model fits this server half.
+"""
+
+import sys
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedfeat.algorithms.element_mean import ElementMean
+from fedfeat.algorithms.static_norm import begin_statistics, statistics_keys, take_statistics
+from fedfeat.client import ClientModule
+from fedfeat.config.conditions import Count
+from fedfeat.errors import UserError
+from fedfeat.models.flops import forward_flops
+from fedfeat.models.network import Network
+from fedfeat.models.policy import DROPPED, keys_with, sent_keys
+from fedfeat.models.widths import Places, axes_of, part_of, places
+from fedfeat.params import copy_into, snapshot
+from fedfeat.server import AveragingServer
+from fedfeat.types import Federation, Setting, Site, Turn, Update, Weights
+
+_BATCH = 100
+"""Examples in a batch of the pass for the statistics."""
+
+
+class HeteroFLClient(ClientModule):
+    """FedAvg's client with static batch norm: its running statistics are neither sent nor received.
+
+    Args:
+        arguments: As in `ClientModule`.
+    """
+
+    apart = None  # what begins anew is batch norm's, which is not stacked
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.policies |= dict.fromkeys(statistics_keys(self.model), DROPPED)
+        self.shared_keys = sent_keys(self.policies)
+
+    def begin_turn(self, turn: Turn) -> None:
+        """Begin the statistics anew, so that a score after the fit is by those of the fit."""
+        begin_statistics(self.model)
+
+
+class HeteroFLState(NamedTuple):
+    """State of the server.
+
+    Attributes:
+        params: The tensors of the whole network that cross the wire.
+        statistics: Those of static batch norm, which do not.
+        present: Whether a client has training examples of a class, bool (K, C).
+        round_idx: The round.
+    """
+
+    params: dict[str, Tensor]
+    statistics: dict[str, Tensor]
+    present: Tensor
+    round_idx: int
+
+
+class HeteroFLServer(AveragingServer):
+    """Average every number over the clients that hold it.
+
+    Args:
+        weighting: ``uniform``, a count of clients, or by ``samples``.
+        output_rows: Rows of the last layer are averaged over clients that hold the row's class (``holders``), or over
+            ``all``.
+        statistics: Training examples of all clients by which the server takes batch norm's statistics; None: all.
+    """
+
+    accepts_unequal = True
+    needs_whole_model = True
+
+    def __init__(
+        self,
+        weighting: Literal["uniform", "samples"] = "uniform",
+        output_rows: Literal["holders", "all"] = "holders",
+        statistics: Count | None = 1000,
+    ) -> None:
+        self.weighting, self.output_rows, self.statistics = weighting, output_rows, statistics
+
+    def start(self, round_idx: int) -> int:
+        """Give the first channel that clients have, of every layer modulo its width."""
+        return 0
+
+    def check(self, model: nn.Module, setting: Setting) -> None:
+        """Take networks of several widths, of which clients keep nothing."""
+        if not isinstance(model, Network) or model.rate is None:
+            raise UserError(
+                f"algorithm={setting.algorithm} must have networks of several widths (structure=widths), but it has "
+                f"none of them."
+            )
+        if setting.personal:
+            raise UserError(
+                f"algorithm/client must keep no model for algorithm={setting.algorithm}, whose clients may hold other "
+                f"channels in other rounds, but it keeps one."
+            )
+
+    def setup(self, site: Site) -> None:
+        """Note the site, and where the parts of the network stand."""
+        super().setup(site)
+        self._network = site.networks.build()
+        self._places = lru_cache(64)(partial(places, axes_of(self._network)))
+
+    def init(self, model: nn.Module, federation: Federation) -> HeteroFLState:
+        """Start from the common initial model."""
+        dropped = set(keys_with(federation.policies, DROPPED))
+        static = [key for key in statistics_keys(model) if key in dropped]
+        params = snapshot(model, sent_keys(federation.policies))
+        present = torch.from_numpy(federation.class_counts > 0)
+        return self._with_statistics(HeteroFLState(params, snapshot(model, static), present, 0))
+
+    def broadcast(self, state: HeteroFLState, client_id: int) -> Weights:
+        """Send the client's part."""
+        return Weights(part_of(state.params, self._held(state, client_id)))
+
+    def aggregate(self, state: HeteroFLState, updates: Iterable[Update]) -> HeteroFLState:
+        """Average; a round without an update changes nothing but its number."""
+        mean, is_empty = ElementMean(state.params), True
+        for update in updates:
+            weight = update.num_examples if self.weighting == "samples" else 1
+            mean.add(*self._contributed(state, update), weight)
+            is_empty = False
+        new = state._replace(round_idx=state.round_idx + 1)
+        return new if is_empty else self._with_statistics(new._replace(params=mean.result()))
+
+    def global_payload(self, state: HeteroFLState) -> Weights:
+        """Give the whole model, with batch norm's statistics."""
+        return Weights(state.params | state.statistics)
+
+    def newcomer_payload(self, state: HeteroFLState) -> Weights:
+        """Give the same; clients that join later have all channels."""
+        return self.global_payload(state)
+
+    def params(self, state: HeteroFLState) -> dict[str, Tensor]:
+        """Give the tensors that cross the wire."""
+        return state.params
+
+    def with_params(self, state: HeteroFLState, params: dict[str, Tensor]) -> HeteroFLState:
+        """Give the state with others of them, and their statistics."""
+        return self._with_statistics(state._replace(params=params))
+
+    def _held(self, state: HeteroFLState, client_id: int) -> Places:
+        level = self.site.networks.key(client_id, state.round_idx)
+        return {} if level is None else self._places(float(str(level)), self.start(state.round_idx))
+
+    def _contributed(self, state: HeteroFLState, update: Update) -> tuple[dict[str, Tensor], Places]:
+        """Give what a client adds to the mean, and where: without rows of classes that it does not hold."""
+        own, held = update.payload.params, self._held(state, update.client_id)
+        present = state.present[update.client_id]
+        if self.output_rows == "all" or bool(present.all()):
+            return own, held
+        classes = present.nonzero().flatten()
+        last = [key for key in own if key.startswith(f"{self._network.last_layer_name}.")]
+        # The last layer's rows are classes, of which no level has fewer.
+        columns = {key: held[key][1:] if key in held else () for key in last}
+        return (
+            own | {key: own[key].index_select(0, classes) for key in last},
+            held | {key: (classes, *columns[key]) for key in last},
+        )
+
+    def _with_statistics(self, state: HeteroFLState) -> HeteroFLState:
+        if not state.statistics:
+            return state
+        site, network = self.site, self._network
+        copy_into(network, state.params)
+        inputs, _ = site.examples("train_pool", self.statistics or sys.maxsize, state.round_idx)
+        parts = inputs.tensor_split(max(len(inputs) // _BATCH, 1))
+        with site.autocast():
+            take_statistics(network.to(site.device), (site.plain(part) for part in parts))
+        site.spend(float(len(inputs) * forward_flops(network)))
+        return state._replace(statistics=snapshot(network, state.statistics))

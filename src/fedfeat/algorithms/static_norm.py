@@ -1,0 +1,50 @@
+"""Static batch norm: nobody's running statistics are averaged, they are taken anew of the server's model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
+
+
+def batch_norms(model: nn.Module) -> list[BatchNorm]:
+    """List the batch norms with running statistics."""
+    return [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
+
+
+def statistics_keys(model: nn.Module) -> tuple[str, ...]:
+    """Name the running statistics of batch norms, with their counters."""
+    norms = set(batch_norms(model))
+    return tuple(
+        f"{path}.{name}"
+        for path, module in model.named_modules()
+        if module in norms
+        for name, _ in module.named_buffers(recurse=False)
+    )
+
+
+def begin_statistics(model: nn.Module) -> None:
+    """Have batch norms forget their statistics, and take the plain mean over the batches to come."""
+    for norm in batch_norms(model):
+        norm.momentum = None
+        norm.reset_running_stats()
+
+
+@torch.no_grad()
+def take_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Set running statistics to the mean of those of batches, each normalised by its own, without dropout.
+
+    Args:
+        model: The model; left in eval mode.
+        batches: Its inputs.
+    """
+    model.eval()
+    begin_statistics(model)
+    for norm in batch_norms(model):
+        norm.train()
+    for batch in batches:
+        model(batch)
+    model.eval()
