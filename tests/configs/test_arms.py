@@ -49,7 +49,7 @@ def test_an_arm_has_its_name_and_is_more_than_an_algorithm_or_just_one(arm):
 
 
 def test_options_of_algorithms_are_about_algorithms_and_structure():
-    """What changes another group is an arm. Fed2, Psi-Net, HeteroFL and FedRolex choose a structure, FedBABU its fine-tuning."""
+    """What changes another group is an arm. Some choose a structure, FedBABU its fine-tuning."""
     words = {}
     for path in (CONFIGS / "algorithm").rglob("*.yaml"):
         text = path.read_text()

@@ -3,6 +3,8 @@
 A multiplication and an addition count as two; only matrix products and convolutions count.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,11 +44,26 @@ def _count(part: nn.Module, network: Network, batch: int, backward: bool) -> int
     x = torch.empty((batch, *network.input_shape), dtype=dtype_of(part), device="meta")
     formulas = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
-    with torch.set_grad_enabled(backward), counter:
+    with torch.set_grad_enabled(backward), _any_momentum(part), counter:
         output = functional_call(part, meta_state(part), (x,))
         if backward:
             output.sum().backward()
     return counter.get_total_flops() // batch
+
+
+@contextmanager
+def _any_momentum(part: nn.Module) -> Iterator[None]:
+    """Have batch norms that take plain means not look how many batches there were: nothing is computed here."""
+    norms = [
+        m for m in part.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.momentum is None
+    ]
+    for norm in norms:
+        norm.momentum = 0.1
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.momentum = None
 
 
 def _convolution_backward_flops(grad_out: Any, x: Any, weight: Any, *settings: Any, **_: Any) -> int:
