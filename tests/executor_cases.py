@@ -84,10 +84,9 @@ CASES = {
         "structure.dynamic=true",
         "federation.cohort_size=4",
         "federation.evaluate_local=true",
-        "model=digits_cnn",
-        "~model.hidden",
-        "+model.norm=bn",
-        *IMAGES[:1],
+        *IMAGES[:2],
+        "model.hidden=8",
+        "model.norm=bn",
         *KEPT,
     ],
     "fedrolex": [

@@ -135,7 +135,37 @@ def test_the_example_of_feddyns_code():
     assert published_numbers(config) == {}
 
 
-PAPERS = ("niid_bench", "fednova", "feddyn", "fedopt", "lg_fedavg", "fedbabu")
+HETEROFL = {
+    "mnist_iid": (200, 0.01, (0.5,), 99.23),
+    "mnist_labels_2": (400, 0.01, (0.5,), 98.5),
+    "c10_iid": (400, 0.1, (0.375, 0.625), 87.46),
+    "c10_labels_2": (800, 0.1, (0.375, 0.625), 45.08),
+}
+
+
+@pytest.mark.parametrize("name", HETEROFL)
+def test_a_row_of_heterofl_as_flower_reruns_it(name):
+    rounds, lr, shares, percent = HETEROFL[name]
+    assert set(presets("heterofl")) == set(HETEROFL)
+    for arm in ("heterofl", "fedrolex"):
+        config = composed(f"experiment=heterofl/{name}", f"algorithm={arm}")
+        check(config)
+        federation, optimizer = config["federation"], config["optimizer"]
+        work = ("num_clients", "fraction", "num_rounds", "local_epochs", "batch_size")
+        assert tuple(federation[one] for one in work) == (100, 0.1, rounds, 5, 10)
+        assert tuple(optimizer[one] for one in ("lr", "momentum", "weight_decay")) == (lr, 0.9, 5e-4)
+        assert (config["schedule"]["shares"], config["schedule"]["gamma"]) == (list(shares), 0.1)
+        assert config["trainer"]["gradient_clip_val"] == 1.0
+        assert config["structure"]["levels"] == [1.0, 0.5, 0.25, 0.125, 0.0625]
+        assert config["structure"]["dynamic"] is True
+        assert config["data"]["name"] == ("cifar10" if name.startswith("c10") else "mnist")
+        assert config["partition"]["_target_"].endswith(".shards" if "labels" in name else ".Iid")
+        expected = {"global/acc": pytest.approx(percent / 100)} if arm == "heterofl" else {}
+        assert published_numbers(config) == expected
+    assert axes(presets("heterofl")[name]) == {"algorithm": ["heterofl", "fedrolex"]} | SEEDS
+
+
+PAPERS = ("niid_bench", "fednova", "feddyn", "fedopt", "lg_fedavg", "fedbabu", "heterofl")
 EVERY = [(paper, name) for paper in PAPERS for name in presets(paper)]
 
 

@@ -140,6 +140,34 @@ def valid_cnn(
     return valid_conv_net("valid_cnn", input_shape, num_classes, widths, hidden, dropout)
 
 
+def heterofl_cnn(
+    input_shape: Sequence[int],
+    num_classes: int,
+    widths: Sequence[Size] = (64, 128, 256, 512),
+    norm: Norm = "bn",
+    norm_groups: Size = NORM_GROUPS,
+) -> Network:
+    """Build the MNIST network of HeteroFL: conv1..conv4 (3x3, max pooling behind all but the last), mean, fc.
+
+    Source: Diao et al. 2021, dem123456789/HeteroFL-Computation-and-Communication-Efficient-....
+
+    Args:
+        input_shape: (C, H, W), at least 8x8 for four convolutions.
+        num_classes: Number of classes.
+        widths: Channels of the convolutions.
+        norm: ``bn`` as in the source, ``gn`` or ``none``.
+        norm_groups: Groups of ``gn``.
+    """
+    channels = image_channels("heterofl_cnn", input_shape)
+    encoder: list[Block] = []
+    for i, out in enumerate(widths, start=1):
+        pool = nn.MaxPool2d(2) if i < len(widths) else nn.AdaptiveAvgPool2d(1)
+        block = conv_block(channels, out, 3, padding=1, norm=norm, norm_groups=norm_groups, pool=pool)
+        encoder.append((f"conv{i}", block))
+        channels = out
+    return conv_net("heterofl_cnn", encoder, input_shape, num_classes)
+
+
 def valid_conv_net(
     model: str,
     input_shape: Sequence[int],

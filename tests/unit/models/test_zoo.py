@@ -175,6 +175,15 @@ def test_files_of_networks_say_their_size(name, num_classes, count):
     assert f"{count:,} parameters" in path.read_text()
 
 
+def test_heterofl_cnn_has_the_size_that_is_published():
+    """Of images of one channel."""
+    path = next(path for path in CONFIGS if path.stem == "heterofl_cnn")
+    network = on_meta(instantiate(OmegaConf.load(path)), (1, 28, 28), 10)
+    assert num_params(network) == 1_556_874
+    assert "1,556,874 parameters" in path.read_text()
+    assert network.get_submodule("encoder.conv4.norm").num_features == 512
+
+
 def test_state_dict_keys_of_fedrep_cnn10():
     layers = (
         "encoder.conv1.conv",
