@@ -169,6 +169,56 @@ AT_START = [
         r"algorithm/server must average unequal networks .*, but FedFusionServer cannot\.",
     ),
     (
+        "several widths under a mean of whole tensors",
+        "algorithm=fedavg structure=widths",
+        r"algorithm/server must average unequal networks .*structure=widths.*, but FedAvgServer cannot\.",
+    ),
+    (
+        "one width alone for heterofl",
+        "algorithm=heterofl structure=none",
+        r"algorithm=heterofl must have networks of several widths \(structure=widths\), but it has none of them\.",
+    ),
+    (
+        "groups for fedrolex",
+        "algorithm=fedrolex structure=grouped",
+        r"algorithm=fedrolex must have networks of several widths \(structure=widths\), but it has none of them\.",
+    ),
+    (
+        "a pool of several widths",
+        "algorithm=heterofl pool=hetero_cnn",
+        r"pool must be none for networks with groups or levels \(structure\), but it is 'a pool'\.",
+    ),
+    (
+        "neurons of several widths compared",
+        "algorithm=heterofl diagnostics=alignment",
+        r"diagnostics must be none for clients with fewer neurons \(structure=widths\), but it is ",
+    ),
+    (
+        "a client's own model of several widths",
+        "algorithm=heterofl algorithm/client=ditto",
+        r"algorithm/client must keep no model for algorithm=heterofl, .*, but it keeps one\.",
+    ),
+    (
+        "a personal layer of several widths",
+        "algorithm=heterofl algorithm.client.personal=[last]",
+        r"algorithm\.client\.personal must be \[\] for HeteroFLServer, which takes whole networks, but it keeps 2 ",
+    ),
+    (
+        "momentum of levels that change",
+        "algorithm=heterofl structure.dynamic=true federation.opt_state=keep",
+        r"federation\.opt_state must be reset for clients whose levels change \(structure\.dynamic=true\), but it is 'keep'",
+    ),
+    (
+        "momentum of other channels",
+        "algorithm=fedrolex federation.opt_state=keep",
+        r"federation\.opt_state must be reset for algorithm=fedrolex, where clients have other channels .*, but it is 'keep'",
+    ),
+    (
+        "a step that takes more of the mean",
+        "algorithm=fednova structure=widths algorithm/server@algorithm.server.average=heterofl",
+        r"algorithm\.server\.average must be a server half that says what clients weigh .*, but it is 'HeteroFLServer'\.",
+    ),
+    (
         "a single layer in groups",
         "algorithm=fed2 model.hidden=[]",
         r"structure must separate a network of at least 2 layers, but this one has 1\.",
