@@ -206,17 +206,17 @@ AT_START = [
     (
         "momentum of levels that change",
         "algorithm=heterofl structure.dynamic=true federation.opt_state=keep",
-        r"federation\.opt_state must be reset for clients whose levels change \(structure\.dynamic=true\), but it is 'keep'",
+        r"federation\.opt_state must be reset for clients whose levels change .*, but it is 'keep'",
     ),
     (
         "momentum of other channels",
         "algorithm=fedrolex federation.opt_state=keep",
-        r"federation\.opt_state must be reset for algorithm=fedrolex, where clients have other channels .*, but it is 'keep'",
+        r"federation\.opt_state must be reset for algorithm=fedrolex, where clients .*, but it is 'keep'",
     ),
     (
         "a step that takes more of the mean",
         "algorithm=fednova structure=widths algorithm/server@algorithm.server.average=heterofl",
-        r"algorithm\.server\.average must be a server half that says what clients weigh .*, but it is 'HeteroFLServer'\.",
+        r"algorithm\.server\.average must be a server half that says .*, but it is 'HeteroFLServer'\.",
     ),
     (
         "a single layer in groups",
