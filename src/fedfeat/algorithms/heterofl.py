@@ -76,7 +76,7 @@ class HeteroFLServer(AveragingServer):
     """Average every number over the clients that hold it.
 
     Args:
-        weighting: ``uniform``, a count of clients, or by ``samples``.
+        weighting: By ``samples``, or ``uniform``, a count of clients.
         output_rows: Rows of the last layer are averaged over clients that hold the row's class (``holders``), or over
             ``all``.
         statistics: Training examples of all clients by which the server takes batch norm's statistics; None: all.
@@ -87,7 +87,7 @@ class HeteroFLServer(AveragingServer):
 
     def __init__(
         self,
-        weighting: Literal["uniform", "samples"] = "uniform",
+        weighting: Literal["samples", "uniform"] = "uniform",
         output_rows: Literal["holders", "all"] = "holders",
         statistics: Count | None = 1000,
     ) -> None:
