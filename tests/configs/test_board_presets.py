@@ -11,7 +11,18 @@ from fedfeat.evidence.campaign_file import read_campaign
 
 PRESETS = {name: path for name, path in files("experiment", "board").items() if not name.startswith("base")}
 CAMPAIGN = read_campaign(Path(__file__).parents[2] / "results" / "board.yaml")
-SERVERS = {"fedavg", "fedprox", "scaffold", "feddyn", "moon", "fed2", "psi_net", "fedfusion_conv"}
+SERVERS = {
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "feddyn",
+    "moon",
+    "fed2",
+    "psi_net",
+    "fedfusion_conv",
+    "heterofl",
+    "fedrolex",
+}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -54,7 +65,7 @@ def test_all_methods_of_the_board_are_tuned_alike_and_run_with_other_seeds():
     assert {len(tune.points(arm)) for arm in tune.arms} == {6}
     assert not set(tune.seeds) & set(main.seeds)
     (swept,) = {tuple(axes(path)["arm"]) for path in PRESETS.values()}
-    assert {words for (words,) in main.arms.values()} == {f"arm={arm}" for arm in swept}
+    assert {words[0] for words in main.arms.values()} == {f"arm={arm}" for arm in swept}
 
 
 @pytest.mark.parametrize("arm", CAMPAIGN.studies["board_digits_tune"].arms)
@@ -64,5 +75,5 @@ def test_the_tuned_points_of_an_arm_compose(arm):
     for cell in study.cells():
         if cell.arm == arm:
             cfg = composed_words(CAMPAIGN.words_of(cell))
-            found.append((str(cfg.algorithm), str(cfg.optimizer)))
+            found.append((str(cfg.algorithm), str(cfg.structure), str(cfg.optimizer)))
     assert len(set(found)) == 6
