@@ -97,11 +97,10 @@ class APFLClient(TwinClient):
         self.train()
 
     def _mixed(self, alpha: Tensor | None = None) -> dict[str, Tensor]:
-        """``alpha * v + (1 - alpha) * w``, in which w is fixed."""
+        """``alpha * v + (1 - alpha) * w``, in which w is fixed; of what trains, for the rest is the same in both."""
         share, w = self.mix.alpha if alpha is None else alpha, dict(self.model.named_parameters())
-        return {
-            name: share * v + (1 - share) * w[name].detach() for name, v in self.own.named_tensors().items()
-        }
+        own = {name: v for name, v in self.own.named_tensors().items() if v.requires_grad}
+        return {name: share * v + (1 - share) * w[name].detach() for name, v in own.items()}
 
     def loss(self, batch: Batch) -> Tensor:
         """``F_k(vbar) + F_k(w)``, in which no gradient passes from vbar to w."""

@@ -29,7 +29,8 @@ from fedfeat.errors import ConfigError
 from fedfeat.features.alignment import AlignmentTerm, centred_kernel_, represented
 from fedfeat.features.cka import Hsic
 from fedfeat.features.kernels import Kernel, KernelName
-from fedfeat.models.network import Network, mixes_examples
+from fedfeat.models.freezing import mixes_examples
+from fedfeat.models.network import Network
 from fedfeat.params import copy_into, snapshot
 from fedfeat.server import Around, AveragingServer
 from fedfeat.types import Answer, Federation, Setting, Tensors, Turn, Update

@@ -11,6 +11,7 @@ import numpy as np
 from fedfeat.config.conditions import Count
 from fedfeat.errors import ConfigError
 from fedfeat.models.common_head import with_common_head
+from fedfeat.models.freezing import freeze
 from fedfeat.models.network import Network
 from fedfeat.seeding import numpy_generator
 
@@ -23,22 +24,33 @@ class ArchitecturePool:
         models: Name to builder, called with ``input_shape`` and ``num_classes``.
         shares: Share of the clients per name, such as that of weak devices; None draws uniformly, one by one.
         names: The name of every client's network instead.
+        cyclic: Whether clients take the networks in turn instead: client i the one at place i mod their number.
         weak: The name of the network of weak clients (``scenario.weak_fraction``), whatever else they would run.
         head_width: What the last layer of all of them and of the server's network reads, see
             `models.common_head.with_common_head`; so they have a layer that can be averaged. None: each has its own.
+        weights: Name to a file of its initial weights, under the names of the network before it gets the common head.
+        fresh: Name to parts that keep their initial weights whatever the file has for them.
+        freeze: Name to parts that do not train (`models.freezing.freeze`).
     """
 
     models: Mapping[str, Callable[..., Network]]
     shares: Mapping[str, float] | None = None
     names: Sequence[str] | None = None
+    cyclic: bool = False
     weak: str | None = None
     head_width: Count | None = None
+    weights: Mapping[str, str] | None = None
+    fresh: Mapping[str, Sequence[str]] | None = None
+    freeze: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
-        weak = () if self.weak is None else (self.weak,)
-        for key, used in (("pool.shares", self.shares), ("pool.names", self.names), ("pool.weak", weak)):
-            for unknown in (name for name in used or () if name not in self.models):
-                raise ConfigError.rule(key, f"name networks of the pool ({', '.join(self.models)})", unknown)
+        used = {key: getattr(self, key) or () for key in ("shares", "names", "weights", "fresh", "freeze")}
+        for key, names in {**used, "weak": () if self.weak is None else (self.weak,)}.items():
+            for unknown in (name for name in names if name not in self.models):
+                rule = f"name networks of the pool ({', '.join(self.models)})"
+                raise ConfigError.rule(f"pool.{key}", rule, unknown, self.models)
+        if self.cyclic and (self.shares is not None or self.names is not None):
+            raise ConfigError.rule("pool.cyclic", "be false beside pool.shares or pool.names", True)
         if self.shares is None:
             return
         if not math.isclose(sum(self.shares.values()), 1.0, abs_tol=1e-6):
@@ -57,6 +69,8 @@ class ArchitecturePool:
                 rule = f"have one name for each of the {num_clients} clients"
                 raise ConfigError.rule("pool.names", rule, f"{len(self.names)} names")
             return self.names
+        if self.cyclic:
+            return [list(self.models)[k % len(self.models)] for k in range(num_clients)]
         if self.shares is None:
             draws = (numpy_generator(seed, "architecture", k) for k in range(num_clients))
             return [list(self.models)[draw.integers(len(self.models))] for draw in draws]
@@ -77,6 +91,7 @@ class PooledNetworks:
         num_clients: See `ArchitecturePool.assign`.
         seed: See there.
         weak: See there.
+        frozen: Parts of the server's network that do not train.
     """
 
     def __init__(
@@ -89,8 +104,9 @@ class PooledNetworks:
         num_clients: int,
         seed: int,
         weak: Collection[int] = (),
+        frozen: Sequence[str] = (),
     ) -> None:
-        self._pool, self._base, self._seeded = pool, base, seeded
+        self._pool, self._base, self._seeded, self._frozen = pool, base, seeded, frozen
         self._inputs = {"input_shape": input_shape, "num_classes": num_classes}
         self.names = pool.assign(num_clients, seed, weak)
 
@@ -106,7 +122,12 @@ class PooledNetworks:
         """Build a client's network, or for None the server's, with the common initial weights."""
         own = self._base if key is None else partial(self._pool.models[str(key)], **self._inputs)
         width = self._pool.head_width
-        return self._seeded(own if width is None else lambda: with_common_head(own(), width))
+        network = self._seeded(own if width is None else lambda: with_common_head(own(), width))
+        if key is None:
+            freeze(network, self._frozen, "model.freeze")
+        else:
+            freeze(network, (self._pool.freeze or {}).get(str(key), ()), f"pool.freeze.{key}")
+        return network
 
     def describe(self) -> str:
         """Count the clients of each architecture, in one line."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedfeat.models.class_map import kept_sets
 from fedfeat.models.flops import training_flops
@@ -105,11 +104,6 @@ def separated(
     networks = TrimmedNetworks(build, class_counts) if spec.trim else OneNetwork(build)
     _log.info("%s", _comparison(networks.build(), shapes, spec.boundary_pairing == "paired"))
     return networks
-
-
-def has_batch_norm(model: nn.Module) -> bool:
-    """Whether a model has batch norm, which cannot train on a batch of one example."""
-    return any(isinstance(module, nn.modules.batchnorm._NormBase) for module in model.modules())
 
 
 def _comparison(network: Network, dense: Network, paired: bool) -> str:

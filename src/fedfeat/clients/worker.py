@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
-from fedfeat.clients.networks import has_batch_norm
 from fedfeat.clients.optimizers import optimizer_state, optimizer_tensors
 from fedfeat.clients.scoring import own_parts, part_means, score_examples
 from fedfeat.clients.tasks import Scores, Task
@@ -33,6 +32,7 @@ from fedfeat.data.unlabelled import images_by_class
 from fedfeat.errors import ClientError
 from fedfeat.features.diagnostics import AlignmentProbe, on_server_neurons
 from fedfeat.features.preference import Preferences
+from fedfeat.models.freezing import has_batch_norm
 from fedfeat.models.network import Network
 from fedfeat.params import select
 from fedfeat.seeding import derive_seed

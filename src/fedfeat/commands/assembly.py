@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +18,10 @@ if TYPE_CHECKING:
 
     from fedfeat.client import ClientModule
     from fedfeat.clients.local_trainer import LocalTrainer
-    from fedfeat.clients.turns import WorkerSettings
     from fedfeat.clients.worker import Worker
     from fedfeat.data.federated import FederatedData
     from fedfeat.executors.base import Executor
     from fedfeat.loggers.base import RoundLogger
-    from fedfeat.models.grouped import GroupSeparation
-    from fedfeat.models.network import Network
     from fedfeat.rounds.experiment import Experiment
     from fedfeat.rounds.plan import Plan
     from fedfeat.server import Server
@@ -56,15 +52,18 @@ def build_experiment(
     from fedfeat.config.arguments import check_targets
     from fedfeat.models.policy import describe
     from fedfeat.runs.data_facts import check_same_data
+    from fedfeat.runs.weight_files import check_same_weights
 
     check_targets(config)
     try_parts(cfg)
+    check_same_weights(run_dir, config)
     trainer = _trainer(cfg)
     if data is None:
         data = build_data(cfg, config, trainer.device())
     check_same_data(run_dir, data)
     executor = _executor(cfg, config, data, trainer, run_dir)
     worker, module = executor.worker, executor.worker.module
+    data = worker.data
     plan = _plan(cfg, config, data, worker)
     plan.check_work(data)
     _ready_process(trainer, module.flops_per_example * data.largest_batch(plan.batch_size))
@@ -125,7 +124,9 @@ def _executor(
 ) -> "Executor":
     from fedfeat.clients.turns import WorkerSettings
     from fedfeat.clients.worker import Worker
+    from fedfeat.commands.auto_depth import warmed
     from fedfeat.commands.networks import build_networks
+    from fedfeat.commands.starts import on_features
     from fedfeat.runs.data_facts import DataFacts
 
     federation = config["federation"]
@@ -137,8 +138,9 @@ def _executor(
     )
     client = build_client(cfg)
     optimizer = client.keywords["optimizer"]
-    depth = partial(_warmed_depth, data, optimizer, trainer, settings, run_dir)
+    depth = partial(warmed, data, optimizer, trainer, settings, run_dir)
     networks = build_networks(cfg, config, DataFacts.of(data), depth)
+    data, networks = on_features(config, data, networks, trainer)
     probe = hydra.utils.instantiate(cfg.diagnostics, _convert_="all") or None
     return hydra.utils.instantiate(cfg.executor, _convert_="all")(
         partial(Worker, data, networks, client, trainer=trainer, settings=settings, probe=probe)
@@ -185,22 +187,6 @@ def _experiment(
         targets=federation["targets"],
         target_metric=federation["target_metric"],
         stop_at=federation["stop_at"],
-    )
-
-
-def _warmed_depth(
-    data: "FederatedData",
-    optimizer: Any,
-    trainer: "LocalTrainer",
-    settings: "WorkerSettings",
-    run_dir: Path,
-    structure: "GroupSeparation",
-    build: "Callable[[], Network]",
-) -> "GroupSeparation":
-    from fedfeat.commands.auto_depth import depth_by_warmup
-
-    return replace(
-        structure, depth=depth_by_warmup(structure, build, data, optimizer, trainer, settings, run_dir)
     )
 
 

@@ -6,6 +6,7 @@ See methods.md#fed2-depth.
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -90,6 +91,20 @@ def depth_by_warmup(
     }
     atomic_write_text(run_dir / FILE, json.dumps(found, indent=2) + "\n")
     return depth
+
+
+def warmed(
+    data: FederatedData,
+    optimizer: partial[Optimizer],
+    trainer: LocalTrainer,
+    settings: WorkerSettings,
+    run_dir: Path,
+    structure: GroupSeparation,
+    build: Callable[[], Network],
+) -> GroupSeparation:
+    """Give a group separation the depth that `depth_by_warmup` finds."""
+    depth = depth_by_warmup(structure, build, data, optimizer, trainer, settings, run_dir)
+    return replace(structure, depth=depth)
 
 
 def stored_depth(run_dir: Path) -> int | None:

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from fedfeat.client import ClientModule
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError, UserError
+from fedfeat.models.freezing import still_keys
 from fedfeat.server import Server
 from fedfeat.types import Setting
 
@@ -62,6 +63,11 @@ def _check_halves(module: ClientModule, server: Server) -> None:
         raise UserError(
             f"algorithm.client.personal must be [] for {type(server).__name__}, which takes whole networks, but it "
             f"keeps {len(module.personal_keys)} tensors back, {module.personal_keys[0]} first."
+        )
+    if server.needs_whole_model and (still := still_keys(module.model)):
+        raise UserError(
+            f"model.freeze must be [] for {type(server).__name__}, which takes whole networks, but {len(still)} tensors "
+            f"are frozen, {still[0]} first."
         )
 
 

@@ -32,6 +32,7 @@ from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.data_facts import DataFacts
 from fedfeat.runs.directory import finished_summary
 from fedfeat.runs.metrics_table import read_metrics
+from fedfeat.runs.weight_files import check_same_weights
 from fedfeat.server import Server
 from fedfeat.types import Networks, Site, Source
 
@@ -212,6 +213,7 @@ class LoadedRun:
         def depth(structure: GroupSeparation, _: Any) -> GroupSeparation:
             return replace(structure, depth=cast(int, stored_depth(self.run_dir)))
 
+        check_same_weights(self.run_dir, self.config)
         return build_networks(self._cfg, self.config, self._facts, depth)
 
     def _made(self, key: str) -> Any:

@@ -1,7 +1,7 @@
 """From the configuration of model, structure and pool to the networks of the server and of the clients."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedfeat.clients.architecture_pool import ArchitecturePool, PooledNetworks
 from fedfeat.clients.local_trainer import dtype_of
 from fedfeat.clients.networks import OneNetwork, separated
 from fedfeat.clients.width_levels import WidthLevels, WidthNetworks
+from fedfeat.commands.starts import Start, frozen, started
 from fedfeat.data.affected import weak_clients
 from fedfeat.errors import ConfigError
 from fedfeat.models.grouped import GroupSeparation
@@ -41,7 +42,11 @@ def build_networks(
     Raises:
         ConfigError: Model, structure, pool and data do not fit each other.
     """
-    builder = reading(hydra.utils.instantiate(cfg.model, _convert_="all"), facts.vocabulary)
+    given = Start.of(config["model"])
+    model = hydra.utils.instantiate(
+        {k: v for k, v in cfg.model.items() if k not in Start._fields}, _convert_="all"
+    )
+    builder = started(reading(model, facts.vocabulary), "model.{}", given.weights, given.fresh)
     structure = hydra.utils.instantiate(cfg.structure, _convert_="all")
     pool = hydra.utils.instantiate(cfg.pool, _convert_="all")
     seed = config["seed"]
@@ -61,9 +66,9 @@ def build_networks(
         if cfg.diagnostics:
             raise ConfigError.rule("pool", "be none for neurons to be compared (diagnostics)", "a pool")
         weak = weak_clients(seed, facts.num_clients, config["scenario"]["weak_fraction"])
-        return _pooled(pool, base, seeded, facts, seed, weak)
+        return _pooled(pool, base, seeded, facts, seed, weak, given.freeze)
     if not structure:
-        return OneNetwork(lambda: seeded(base))
+        return OneNetwork(lambda: frozen(seeded(base), given.freeze))
     if isinstance(structure, WidthLevels):
         return _of_levels(structure, lambda: seeded(base), config)
     if structure.depth == "auto":
@@ -90,9 +95,18 @@ def _pooled(
     facts: DataFacts,
     seed: int,
     weak: frozenset[int],
+    freeze: Sequence[str],
 ) -> PooledNetworks:
-    models = {name: reading(build, facts.vocabulary) for name, build in pool.models.items()}
+    weights, fresh = pool.weights or {}, pool.fresh or {}
+    models = {
+        name: started(
+            reading(build, facts.vocabulary), f"pool.{{}}.{name}", weights.get(name), fresh.get(name, ())
+        )
+        for name, build in pool.models.items()
+    }
     shape = (facts.input_shape, facts.num_classes)
-    mixed = PooledNetworks(replace(pool, models=models), base, seeded, *shape, facts.num_clients, seed, weak)
+    mixed = PooledNetworks(
+        replace(pool, models=models), base, seeded, *shape, facts.num_clients, seed, weak, freeze
+    )
     _log.info("%s", mixed.describe())
     return mixed

@@ -89,6 +89,9 @@ def read_config(
     if isinstance(trainer, dict) and trainer.get("profiler"):
         # It would write where the run's wrote.
         stored["trainer"] = trainer | {"profiler": None}
+    if isinstance(model := stored.get("model"), dict) and model.get("cached"):
+        # Looked at is the whole network, of inputs as they are stored.
+        stored["model"] = model | {"cached": False}
     check_stored(stored, trust)
     config = stored | own
     # Whatever the run was composed of was accepted then.

@@ -19,6 +19,7 @@ from fedfeat.runs import directory as rundir
 from fedfeat.runs.data_facts import DataFacts
 from fedfeat.runs.leftovers import sweep
 from fedfeat.runs.sweep_names import directory_name
+from fedfeat.runs.weight_files import note_weights
 
 if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
@@ -74,6 +75,7 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
         if primary:
             rundir.write_config(run_dir, OmegaConf.to_yaml(OmegaConf.create(config)), _hydra_files(cfg))
             DataFacts.of(experiment.data).write(run_dir)
+            note_weights(run_dir, config)
         summary = experiment.run(stack)
         if primary:
             _finish(experiment, summary)

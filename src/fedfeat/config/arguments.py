@@ -12,6 +12,7 @@ from hydra.utils import get_object
 from fedfeat.config.annotations import Parameters, classes_taken, condition, makes_object, parameters, record
 from fedfeat.config.explain import as_user_error
 from fedfeat.config.hints import unknown_key
+from fedfeat.config.rule_table import BESIDE
 from fedfeat.errors import ConfigError
 
 
@@ -41,12 +42,13 @@ def check_targets(config: Mapping[str, Any], prefix: str = "") -> None:
 def _check_arguments(taken: Parameters, given: Mapping[str, Any], prefix: str) -> None:
     for key, value in given.items():
         # Names with underscores at both ends are Hydra's own.
-        if key.startswith("_") and key.endswith("_"):
+        if (key.startswith("_") and key.endswith("_")) or f"{prefix}{key}" in BESIDE:
             continue
         if key not in taken.types:
             if taken.takes_more:
                 continue
-            raise unknown_key(f"{prefix}{key}", taken.types)
+            beside = (name.removeprefix(prefix) for name in BESIDE if name.startswith(prefix or " "))
+            raise unknown_key(f"{prefix}{key}", [*taken.types, *beside])
         declared = taken.types[key]
         wanted = condition(declared)
         if wanted is not None and not wanted.holds(value):

@@ -99,6 +99,10 @@ RULES = (
     Rule("scenario.weak_fraction", _SHARE),
     Rule("scenario.reduced_fraction", interval("[0, 1]")),
     Rule("scenario.reduced_to", interval("(0, 1]")),
+    Rule("model.weights", TEXT, optional=True),
+    Rule("model.fresh", list_of(TEXT)),
+    Rule("model.freeze", list_of(TEXT)),
+    Rule("model.cached", BOOL),
     Rule("optimizer.lr", _POSITIVE),
     Rule("optimizer.momentum", _SHARE),
     Rule("optimizer.weight_decay", interval("[0, inf)")),
@@ -120,6 +124,9 @@ RULES = (
         for name in names
     ),
 )
+
+BESIDE = tuple(rule.key for rule in RULES if rule.key.startswith("model."))
+"""Keys of a section that makes a part which are none of the part's arguments."""
 
 REQUIRED = (
     *(key for key in KEYS if key not in ("arms", "published", "public")),

@@ -70,6 +70,19 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "federation.local_epochs", "be set where federation.local_steps is null", None
     if not {epochs, steps} & {None, _ABSENT}:
         yield "federation.local_steps", f"be null beside federation.local_epochs ({epochs})", steps
+    yield from _broken_starts(config)
+
+
+def _broken_starts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Go through the rules between the network's weights, what is frozen, its structure and a pool."""
+    model = config.get("model") or {}
+    given = [f"model.{key}" for key in ("weights", "freeze") if model.get(key)]
+    if config.get("structure") and given:
+        yield given[0], "be left out of networks with groups (structure)", model[given[0].partition(".")[2]]
+    if model.get("cached") and config.get("pool"):
+        yield "model.cached", "be false for a pool, whose networks see other features each", True
+    if model.get("cached") and not model.get("freeze"):
+        yield "model.cached", "be false where model.freeze is empty", True
 
 
 def _check_unread_keys(config: Mapping[str, Any], own_groups: Container[str]) -> None:

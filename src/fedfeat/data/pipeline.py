@@ -38,6 +38,11 @@ class InputPipeline:
         self._shift = _per_channel([-m / s for m, s in zip(used_mean, used_std, strict=True)], device, dtype)
 
     @property
+    def scaling(self) -> tuple[Tensor, Tensor]:
+        """Scale and shift of raw values, each (C, 1, 1)."""
+        return self._scale, self._shift
+
+    @property
     def augments(self) -> bool:
         """Whether training batches are augmented."""
         return bool(self._augment)

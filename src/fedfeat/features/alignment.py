@@ -52,7 +52,7 @@ class AlignmentTerm:
         sigma_factor: Of rbf kernels.
         hsic: See `features.cka.hsic`.
         batch: Inputs in the term at a step, drawn anew for each; None takes all of them.
-        whole: Whether inputs have to pass through the network together (`models.network.mixes_examples`).
+        whole: Whether inputs have to pass through the network together (`models.freezing.mixes_examples`).
 
     Attributes:
         num_inputs: Inputs that have passed in terms so far.

@@ -145,10 +145,14 @@ def fuse(
         concat: Likewise.
 
     Raises:
-        ConfigError: The network has no encoder.
+        ConfigError: The network has no encoder, or one that does not train.
     """
     if not len(network.encoder):
         raise ConfigError("model must have an encoder whose features can be fused, but this one is all head.")
+    if network.frozen and not any(parameter.requires_grad for parameter in network.encoder.parameters()):
+        raise ConfigError(
+            "model.freeze must leave a part of the encoder whose features are fused, but it names all."
+        )
     channels = output_shape(network.encoder, network.input_shape)[0]
     widths = _group_widths(network, channels)
     operator: ConvFusion | LambdaFusion

@@ -8,9 +8,10 @@ A dropout that ends it belongs to the last layer: it would make a network in tra
 import inspect
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import cast
 
 import torch
@@ -46,11 +47,15 @@ class Network(nn.Module):
 
     Attributes:
         is_xavier: Whether the weights were drawn by `blocks.xavier_`.
+        published: Names of its tensors in the library that it was taken from, with those that they have here.
+        frozen: Modules that neither train nor leave eval mode (`freezing.freeze`).
         fusion: What `fusion.fuse` puts between encoder and head, or None.
         rate: Share of the channels that it has, where clients' networks are of several widths (`models.widths`).
     """
 
     is_xavier = False
+    published: Mapping[str, str] = MappingProxyType({})
+    frozen: tuple[nn.Module, ...] = ()
     rate: float | None = None
 
     def __init__(
@@ -112,6 +117,13 @@ class Network(nn.Module):
     def _up_to_last(self) -> list[Layer]:
         return _layers(self.head)[:-1]
 
+    def train(self, mode: bool = True) -> "Network":
+        """Change the mode of everything that is not frozen."""
+        super().train(mode)
+        for part in self.frozen:
+            part.training = False
+        return self
+
     def blocks(self) -> list[Block]:
         """List all blocks with their names, from input to logits."""
         named = chain(self.encoder.named_children(), self.head.named_children())
@@ -155,14 +167,6 @@ def _through(layers: Iterable[Layer], x: Tensor) -> Tensor:
     for layer in layers:
         x = layer(x)
     return x
-
-
-def mixes_examples(module: nn.Module) -> bool:
-    """Whether the examples of a batch meet in a layer: batch norm, or a layer whose ``mixes_examples`` is true."""
-    return any(
-        isinstance(part, nn.modules.batchnorm._NormBase) or getattr(part, "mixes_examples", False)
-        for part in module.modules()
-    )
 
 
 def reading(build: Callable[..., Network], vocabulary: Vocabulary | None) -> Callable[..., Network]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedfeat.errors import ConfigError
+from fedfeat.models.freezing import still_keys
 from fedfeat.models.frozen import frozen_keys
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import NORMS, Network
@@ -14,7 +15,7 @@ PERSONAL = "personal"
 GROUPED = "grouped"
 MATCHED = "matched"
 DROPPED = "dropped"
-"""Of tensors that follow from others, or from the seed, so that they are neither sent nor kept."""
+"""Of tensors that follow from others, from the seed or from a file (`model.freeze`): neither sent nor kept."""
 
 
 def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str, str]:
@@ -33,7 +34,7 @@ def tensor_policies(model: nn.Module, personal: Sequence[str] = ()) -> dict[str,
     grouped = model.group_rows() if isinstance(model, GroupedNetwork) else {}
     policies = {key: GROUPED if key in grouped else SHARED for key in model.state_dict()}
     policies |= dict.fromkeys(chosen, PERSONAL)
-    return policies | dict.fromkeys(frozen_keys(model), DROPPED)
+    return policies | dict.fromkeys([*frozen_keys(model), *still_keys(model)], DROPPED)
 
 
 def selected(model: nn.Module, selectors: Sequence[str], key: str) -> set[str]:

@@ -13,17 +13,18 @@ from fedfeat.models.network import Block, Network, feature_shape
 
 RESNETS = ("resnet", "resnext", "wide_resnet")
 FEATURE_NETS = ("alexnet", "vgg", "mobilenet", "efficientnet")
+FAMILIES = (*RESNETS, *FEATURE_NETS, "googlenet")
+SHORT = {"resnet10": (1, 1, 1, 1)}
+"""Basic blocks in each stage of torchvision's ResNet, where it has no function of that name."""
 
 
 def _is_known(arch: Any) -> bool:
     import torchvision.models as zoo  # slow to import, and needed by this adapter alone
 
-    return (
-        isinstance(arch, str) and arch.startswith((*RESNETS, *FEATURE_NETS)) and arch in zoo.list_models(zoo)
-    )
+    return isinstance(arch, str) and arch.startswith(FAMILIES) and arch in (*SHORT, *zoo.list_models(zoo))
 
 
-ARCH = Condition(_is_known, f"be a torchvision model of {', '.join((*RESNETS, *FEATURE_NETS))}")
+ARCH = Condition(_is_known, f"be resnet10, or a torchvision model of {', '.join(FAMILIES)}")
 
 
 def torchvision_model(
@@ -39,13 +40,12 @@ def torchvision_model(
     Args:
         input_shape: (C, H, W).
         num_classes: Number of classes.
-        arch: A name of ``torchvision.models``: a ResNet, ResNeXt, VGG, MobileNet, EfficientNet, or AlexNet.
+        arch: A name of ``torchvision.models``: a ResNet, ResNeXt, VGG, MobileNet, EfficientNet, AlexNet or GoogLeNet
+            (without its auxiliary classifiers); or ``resnet10``, a ResNet with one basic block in each stage.
         norm: ``bn`` as published, or ``gn``: every batch norm replaced by group norm.
         norm_groups: Groups of ``gn``.
         small_input: For ResNets on small images: first convolution 3x3 with stride 1, no max pool.
     """
-    import torchvision.models as zoo
-
     if not ARCH.holds(arch):
         raise ConfigError.rule("model.arch", ARCH.text, arch)
     channels = image_channels(arch, input_shape)
@@ -54,16 +54,31 @@ def torchvision_model(
         raise ConfigError.rule(
             "model.small_input", f"be false for {arch}, as only ResNets have the option", True
         )
-    model = zoo.get_model(arch, weights=None, num_classes=num_classes)
+    model = _made(arch, num_classes)
     if small_input:
         _use_small_stem(model)
     if channels != 3:
         _set_input_channels(model, channels)
     if norm == "gn":
         _batch_to_group_norm(model, arch, norm_groups)
-    encoder, head = _resnet_blocks(model) if is_resnet else _feature_net_blocks(model)
+    published = {id(tensor): name for name, tensor in model.state_dict(keep_vars=True).items()}
+    cut = _resnet_blocks if is_resnet else _googlenet_blocks if arch == "googlenet" else _feature_net_blocks
+    encoder, head = cut(model)
     feature_shape(arch, encoder, input_shape)
-    return Network(encoder, head, input_shape, num_classes)
+    network = Network(encoder, head, input_shape, num_classes)
+    own = network.state_dict(keep_vars=True).items()
+    network.published = {published[id(tensor)]: name for name, tensor in own}
+    return network
+
+
+def _made(arch: str, num_classes: int) -> nn.Module:
+    import torchvision.models as zoo
+
+    if arch in SHORT:
+        return zoo.ResNet(zoo.resnet.BasicBlock, list(SHORT[arch]), num_classes=num_classes)
+    # Without its second option it says at every call that its initial weights may be others one day.
+    options = {"aux_logits": False, "init_weights": True} if arch == "googlenet" else {}
+    return zoo.get_model(arch, weights=None, num_classes=num_classes, **options)
 
 
 def _resnet_blocks(model: nn.Module) -> tuple[list[Block], list[Block]]:
@@ -79,6 +94,20 @@ def _resnet_blocks(model: nn.Module) -> tuple[list[Block], list[Block]]:
         ]
     head = named_layers([("pool", parts["avgpool"]), ("flatten", nn.Flatten()), ("linear", parts["fc"])])
     return encoder, [("fc", head)]
+
+
+def _googlenet_blocks(model: nn.Module) -> tuple[list[Block], list[Block]]:
+    """Make a block of each convolution and inception module, with the pool that follows it."""
+    layers: dict[str, list[tuple[str, nn.Module]]] = {}
+    parts = dict(model.named_children())
+    end = [("pool", parts.pop("avgpool")), ("flatten", nn.Flatten())]
+    end += [("dropout", parts.pop("dropout")), ("linear", parts.pop("fc"))]
+    for name, part in parts.items():
+        if isinstance(part, nn.MaxPool2d):
+            layers[next(reversed(layers))].append(("pool", part))
+        else:
+            layers[name] = [("conv" if name.startswith("conv") else "inception", part)]
+    return [(name, named_layers(own)) for name, own in layers.items()], [("fc", named_layers(end))]
 
 
 def _feature_net_blocks(model: nn.Module) -> tuple[list[Block], list[Block]]:

@@ -27,13 +27,19 @@ _NEUTRAL_WITHIN = {
     **dict.fromkeys(("data", "public"), ("root", "cache_dir", "download")),
     "trainer": ("detect_anomaly", "profiler"),
 }
+# Keys that say nothing where they are not set: without them, digests are those of before there were such keys.
+_UNSET = {"model": ("weights", "fresh", "freeze", "cached"), "pool": ("cyclic", "weights", "fresh", "freeze")}
 _PACKAGES = ("fedfeat", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
 
 
 def experiment_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved configuration that determines the numbers."""
     kept = {key: value for key, value in config.items() if key not in _NEUTRAL}
-    return kept | {name: _without(kept[name], keys) for name, keys in _NEUTRAL_WITHIN.items() if name in kept}
+    kept |= {name: _without(kept[name], keys) for name, keys in _NEUTRAL_WITHIN.items() if name in kept}
+    for name, keys in _UNSET.items():
+        if isinstance(section := kept.get(name), Mapping):
+            kept[name] = {key: value for key, value in section.items() if value or key not in keys}
+    return kept
 
 
 def fixes_numbers(key: str) -> bool:

@@ -1,0 +1,84 @@
+"""Parts of a network that do not train: neither their weights nor their statistics move, and nothing is dropped."""
+
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from fedfeat.errors import ConfigError
+from fedfeat.models.network import NORMS, Network
+
+_SHOWN = 12
+_BATCH_NORM = nn.modules.batchnorm._NormBase
+
+
+def freeze(network: Network, selectors: Sequence[str], key: str) -> None:
+    """Freeze parts of a network, in place.
+
+    Args:
+        network: The network.
+        selectors: ``body`` (all in front of the last layer), ``last``, ``norm`` (normalisation layers by type), or
+            dotted names of blocks or modules (``encoder``, ``encoder.conv1``, ``head.fc1.linear``).
+        key: Where they stand in the configuration.
+
+    Raises:
+        ConfigError: A selector names nothing, or nothing is left that trains.
+    """
+    if not selectors:
+        return
+    chosen = [
+        part for selector in selectors for top in _named(network, selector, key) for part in top.modules()
+    ]
+    network.frozen = tuple(dict.fromkeys(chosen))
+    for part in network.frozen:
+        part.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ConfigError.rule(key, "leave something that trains", list(selectors))
+    network.train()
+
+
+def still_keys(model: nn.Module) -> list[str]:
+    """Name the tensors of frozen parts in a network's state_dict."""
+    if not isinstance(model, Network) or not model.frozen:
+        return []
+    frozen = set(model.frozen)
+    names = {name for name, part in model.named_modules() if part in frozen}
+    return [key for key in model.state_dict() if key.rpartition(".")[0] in names]
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether a model has batch norm that is not frozen, which cannot train on a batch of one example."""
+    return any(isinstance(part, _BATCH_NORM) for part in _moving(model))
+
+
+def mixes_examples(module: nn.Module) -> bool:
+    """Whether the examples of a batch meet in a layer: batch norm, or a layer whose ``mixes_examples`` is true.
+
+    What is frozen takes every example by itself where it is batch norm.
+    """
+    return has_batch_norm(module) or any(getattr(part, "mixes_examples", False) for part in module.modules())
+
+
+def _moving(model: nn.Module) -> Iterator[nn.Module]:
+    """Go through the modules that are not frozen."""
+    networks = [part for part in model.modules() if isinstance(part, Network)]
+    frozen = {part for network in networks for part in network.frozen}
+    return (part for part in model.modules() if part not in frozen)
+
+
+def _named(network: Network, selector: str, key: str) -> list[nn.Module]:
+    if selector == "body":
+        last = list(network.head)[-1]
+        return [*network.encoder, *list(network.head)[:-1], *list(last.children())[:-1]]
+    if selector == "last":
+        return [network.last_layer]
+    if selector == "norm":
+        found: list[nn.Module] = [part for part in network.modules() if isinstance(part, NORMS)]
+    else:
+        found = [part for name, part in network.named_modules() if name == selector and name]
+    if not found:
+        names = [name for name, _ in network.named_modules() if name]
+        blocks = [name for name in names if name.count(".") < 2]
+        shown = ", ".join(blocks[:_SHOWN]) + (", ..." if len(blocks) > _SHOWN else "")
+        rule = f"name parts of the network by 'body', 'norm', 'last', or a block or module such as {shown}"
+        raise ConfigError.rule(key, rule, selector, ("body", "norm", "last", *names))
+    return found

@@ -1,0 +1,64 @@
+"""Which files of weights a run began with: what of a network stays as they have it stands nowhere else."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedfeat.errors import CheckpointError, ConfigError
+from fedfeat.files import atomic_write_text
+
+FILE = "weights.json"
+
+
+def digests(config: Mapping[str, Any]) -> dict[str, str]:
+    """Give the digests of the files of weights that a configuration names, by their keys.
+
+    Raises:
+        ConfigError: One cannot be read.
+    """
+    pool = (config.get("pool") or {}).get("weights") or {}
+    named = {"model.weights": (config.get("model") or {}).get("weights")}
+    named |= {f"pool.weights.{name}": path for name, path in pool.items()}
+    return {key: _sha256(key, path) for key, path in named.items() if path is not None}
+
+
+def note_weights(run_dir: Path, config: Mapping[str, Any]) -> None:
+    """Write the digests, once, where there are any."""
+    found = digests(config)
+    if found and not (run_dir / FILE).exists():
+        atomic_write_text(run_dir / FILE, json.dumps(found, indent=2) + "\n")
+
+
+def check_same_weights(run_dir: Path, config: Mapping[str, Any]) -> None:
+    """Refuse files of weights that are not those that the run of a directory began with.
+
+    Raises:
+        CheckpointError: One differs, or the file that tells is damaged.
+        ConfigError: One cannot be read.
+    """
+    found, path = digests(config), run_dir / FILE
+    if not path.exists():
+        return
+    try:
+        stored = json.loads(path.read_text())
+        differing = [key for key in found if stored.get(key) != found[key]]
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} must hold the digests of the run's weights, but it does not: {error}."
+        ) from error
+    if differing:
+        raise CheckpointError(
+            f"{differing[0]} must be the file that the run in {run_dir} began with, but its digest is "
+            f"{found[differing[0]][:12]} instead of {str(stored.get(differing[0]))[:12]}: bring back the file as it "
+            "was, or begin anew in another hydra.run.dir."
+        )
+
+
+def _sha256(key: str, path: str) -> str:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError.rule(key, f"name a file that can be read ({error.strerror})", path) from error
