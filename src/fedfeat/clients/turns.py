@@ -14,6 +14,7 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.tasks import Task
 from fedfeat.data.federated import FederatedData
+from fedfeat.models.freezing import still_keys
 from fedfeat.models.policy import DROPPED
 from fedfeat.models.softmax_scope import scope_terms
 from fedfeat.params import snapshot
@@ -129,20 +130,27 @@ def adapt(
             module.adapt(turn)
 
 
+def left_out(module: ClientModule) -> frozenset[str]:
+    """Name the tensors of a client half that no upload may be made of: they follow from others, or are frozen."""
+    dropped = {f"model.{key}" for key, policy in module.policies.items() if policy == DROPPED}
+    return frozenset(dropped.union(still_keys(module)))
+
+
 class TrainedTensors(Mapping[str, "Params"]):
     """The tensors of a client half after its fit by its parts, each copied to the CPU when it is asked for.
 
-    Of the network, those that follow from others are left out: no upload may be made of them.
+    Those that `left_out` names are not among them.
     """
 
     def __init__(self, module: ClientModule) -> None:
-        self._module, self._copies = module, dict[str, Any]()
+        self._module, self._copies, self._left_out = module, dict[str, Any](), left_out(module)
 
     def __getitem__(self, part: str) -> Params:
         """Copy the tensors of a part: ``model``, or any other module that the half has."""
         if part not in self._copies:
-            own = [key for key, policy in self._module.policies.items() if policy != DROPPED]
-            self._copies[part] = snapshot(self._module.get_submodule(part), own if part == "model" else None)
+            own = self._module.get_submodule(part)
+            chosen = [key for key in own.state_dict() if f"{part}.{key}" not in self._left_out]
+            self._copies[part] = snapshot(own, chosen)
         return self._copies[part]
 
     def __iter__(self) -> Iterator[str]:

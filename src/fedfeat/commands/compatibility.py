@@ -66,8 +66,8 @@ def _check_halves(module: ClientModule, server: Server) -> None:
         )
     if server.needs_whole_model and (still := still_keys(module.model)):
         raise UserError(
-            f"model.freeze must be [] for {type(server).__name__}, which takes whole networks, but {len(still)} tensors "
-            f"are frozen, {still[0]} first."
+            f"model.freeze must be [] for {type(server).__name__}, which takes whole networks, but {len(still)} "
+            f"tensors are frozen, {still[0]} first."
         )
 
 

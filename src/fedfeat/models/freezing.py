@@ -36,13 +36,13 @@ def freeze(network: Network, selectors: Sequence[str], key: str) -> None:
     network.train()
 
 
-def still_keys(model: nn.Module) -> list[str]:
-    """Name the tensors of frozen parts in a network's state_dict."""
-    if not isinstance(model, Network) or not model.frozen:
+def still_keys(module: nn.Module) -> list[str]:
+    """Name the tensors of a module's state_dict that belong to frozen parts of networks."""
+    frozen = _frozen(module)
+    if not frozen:
         return []
-    frozen = set(model.frozen)
-    names = {name for name, part in model.named_modules() if part in frozen}
-    return [key for key in model.state_dict() if key.rpartition(".")[0] in names]
+    names = {name for name, part in module.named_modules() if part in frozen}
+    return [key for key in module.state_dict() if key.rpartition(".")[0] in names]
 
 
 def has_batch_norm(model: nn.Module) -> bool:
@@ -60,9 +60,12 @@ def mixes_examples(module: nn.Module) -> bool:
 
 def _moving(model: nn.Module) -> Iterator[nn.Module]:
     """Go through the modules that are not frozen."""
-    networks = [part for part in model.modules() if isinstance(part, Network)]
-    frozen = {part for network in networks for part in network.frozen}
+    frozen = _frozen(model)
     return (part for part in model.modules() if part not in frozen)
+
+
+def _frozen(module: nn.Module) -> set[nn.Module]:
+    return {part for network in module.modules() if isinstance(network, Network) for part in network.frozen}
 
 
 def _named(network: Network, selector: str, key: str) -> list[nn.Module]:

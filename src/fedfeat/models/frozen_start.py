@@ -6,7 +6,6 @@ from typing import NamedTuple
 from torch import nn
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.freezing import mixes_examples
 from fedfeat.models.network import Block, Network, output_shape
 
 
@@ -49,7 +48,7 @@ def cut_behind_frozen(network: Network) -> Cut:
             "be false where the network does not begin with frozen layers (model.freeze=[encoder] or [body])"
         )
         raise ConfigError.rule("model.cached", rule, True)
-    if mixes_examples(first):
+    if any(getattr(part, "mixes_examples", False) for part in first.modules()):
         raise ConfigError.rule(
             "model.cached", "be false where a frozen layer mixes the examples of a batch", True
         )

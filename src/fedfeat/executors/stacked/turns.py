@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import begin_fit, quiet
 from fedfeat.clients.tasks import Task
-from fedfeat.clients.turns import turn_of
+from fedfeat.clients.turns import left_out, turn_of
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
 from fedfeat.executors.stacked.batches import StackedBatches
@@ -94,8 +94,12 @@ def _updates(
     num_seen: Sequence[int],
 ) -> list[Update | ClientError]:
     fitted = module.fitted()
-    common = _by_part(snapshot(client, [key for key in client.state_dict() if key not in fitted]))
-    own = {part: rows(stack) for part, stack in _by_part(fitted).items()}
+    skipped = left_out(client)
+    common = _by_part(
+        snapshot(client, [key for key in client.state_dict() if key not in {*fitted, *skipped}])
+    )
+    sent = {key: stack for key, stack in fitted.items() if key not in skipped}
+    own = {part: rows(stack) for part, stack in _by_part(sent).items()}
     healthy = is_finite(fitted)
     results: list[Update | ClientError] = []
     for index, ((task, turn), loss_sum, seen) in enumerate(
