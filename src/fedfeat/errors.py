@@ -34,11 +34,15 @@ class ConfigError(UserError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Give the end of a sentence: the names that are most like a word, if some are. Folders and case do not count."""
+    """Give the end of a sentence: the names that are most like a word, if some are.
+
+    Folders and case do not count; the last parts of a dotted name are like it.
+    """
     names = list(dict.fromkeys(known))
     short = {name: name.rpartition("/")[2].lower() for name in names}
     wanted = word.rpartition("/")[2].lower()
     found = [name for name in names if wanted in (short[name], name.lower())]
+    found = found or [name for name in names if name.lower().endswith(f".{wanted}")][:2]
     if not found:
         close = difflib.get_close_matches(wanted, dict.fromkeys(short.values()), n=2)
         found = [next(name for name in names if short[name] == one) for one in close]

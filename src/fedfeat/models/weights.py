@@ -42,12 +42,14 @@ class StoredWeights(NamedTuple):
             ConfigError: There is no such file, or it is of another kind.
         """
         try:
-            return cls(key, path, load(Path(path).expanduser().read_bytes()))
+            params = load(Path(path).expanduser().read_bytes())
         except (OSError, SafetensorError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise ConfigError.rule(
                 key, f"name a file of safetensors that can be read ({why})", path
             ) from error
+        # Their order is another one at every reading.
+        return cls(key, path, {name: params[name] for name in sorted(params)})
 
 
 def take_weights(
