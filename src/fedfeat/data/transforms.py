@@ -212,6 +212,11 @@ def unscaled() -> Transform:
     return Transform(0.0, 1.0)
 
 
+def imagenet() -> Transform:
+    """Normalise only, by ImageNet's moments, which torchvision's pre-trained networks expect."""
+    return Transform((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
 def cifar_fedrep() -> Transform:
     """Zero-pad 4, crop, flip; ImageNet moments (code: lgcollins/FedRep ``utils/train_utils.py``, FedHeNN)."""
     return Transform((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), _padded_crop_and_flip())

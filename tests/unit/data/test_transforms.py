@@ -126,6 +126,7 @@ NAMED = {  # name: (mean, std) as in the papers' code, and the names of the oper
     "cifar_fednova": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.201), ["random_crop", "random_flip"]),
     "cifar_feddyn": ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), ["random_flip", "random_crop"]),
     "pfllib": (0.5, 0.5, []),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), []),
     "unscaled": (0.0, 1.0, []),
 }
 
