@@ -29,7 +29,7 @@ FROZEN = {
     "feddyn": (),
     "lg_fedavg": (),
     "fedrep": ("federation.local_epochs=2", "algorithm.client.head_epochs=1"),
-    "apfl": ("algorithm.client.adaptive=true",),
+    "apfl": ("algorithm.client.alpha=0.3",),  # of .3 v + .7 v some are not v to the last bit
     "pfedme": (),
     "per_fedavg": (),
     "fedala": ("algorithm.client.ala_batch=4",),
