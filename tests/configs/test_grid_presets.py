@@ -4,6 +4,7 @@ import pytest
 from hydra.utils import instantiate
 from presets import axes, composed, files
 
+from fedfeat.commands.starts import Start
 from fedfeat.config.rules import check
 from fedfeat.models.policy import tensor_policies
 from fedfeat.runs.finished import published_numbers
@@ -69,7 +70,8 @@ def test_lg_fedavg_as_its_scripts_have_it():
 def test_text_and_code_of_lg_fedavg_share_opposite_ends_of_the_network(arm, shared, count):
     """What `main_lg.py` takes for the last two layers are the convolutions (methods.md#lg-fedavg-preset)."""
     config = composed("experiment=lg_fedavg/c10", f"arm={arm}")
-    network = instantiate(config["model"])((3, 32, 32), 10)
+    builder = {key: value for key, value in config["model"].items() if key not in Start._fields}
+    network = instantiate(builder)((3, 32, 32), 10)
     policies = tensor_policies(network, config["algorithm"]["client"]["personal"])
     sent = {name: p for name, p in network.named_parameters() if policies[name] != "personal"}
     assert {name.split(".")[1] for name in sent} == shared
