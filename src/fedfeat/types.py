@@ -19,7 +19,8 @@ Tensors = Mapping[str, Params]
 """All tensors of a client half by its parts: ``model``, and whatever modules it has beside it."""
 Source = Literal["train_pool", "heldout", "test_unlabelled", "public"]
 """Where inputs that everyone sees come from: all clients' training examples, their validation examples, their test
-parts, or another data set (``data@public=cifar100``)."""
+parts, or public ones: another data set (``data@public=cifar100``) or training examples of nobody
+(``algorithm.public_share``)."""
 
 
 class Vocabulary(NamedTuple):
@@ -118,7 +119,8 @@ class Survey(NamedTuple):
         asked: ``none``, the ``cohort``, ``all`` clients, or those of these numbers.
         augment: Whether the inputs are augmented as training inputs are.
         sends: Whether clients receive what `Server.broadcast` gives before they answer; else they go by what they keep.
-        counted: Whether inputs and answers are bytes that are sent; not where they stand for what a server computes.
+        counted: Which of it is bytes that are sent: inputs and answers; answers alone, where inputs are in what is sent
+            before the fits; or ``none`` where it stands for what a server computes.
     """
 
     source: Source
@@ -126,7 +128,7 @@ class Survey(NamedTuple):
     asked: Literal["none", "cohort", "all"] | tuple[int, ...] = "none"
     augment: bool = False
     sends: bool = False
-    counted: bool = True
+    counted: Literal["all", "answers", "none"] = "all"
 
 
 class Answer(NamedTuple):

@@ -202,24 +202,23 @@ class Asking(ScaffoldServer):
 def test_answers_to_a_survey_are_the_methods_own_and_are_counted_where_they_are_sent(tmp_path):
     """4 numbers of 4 bytes from each of 3 clients, who receive 5 times as much, and in either case x and c."""
     sent, received = {}, {}
-    for counted in (True, False):
+    for counted in ("all", "answers", "none"):
         server = Asking(counted)
-        federation = parties(
-            tmp_path / str(counted), client=Asked, server=server, num_rounds=2, cohort_size=1
-        )
+        federation = parties(tmp_path / counted, client=Asked, server=server, num_rounds=2, cohort_size=1)
         records = federation.run()[1]
         sent[counted], received[counted] = (
             [record.metrics[f"comm/{way}_bytes"] for record in records] for way in ("up", "down")
         )
         assert server.heard == [0, 1, 2] * 2
-    assert [a - b for a, b in zip(sent[True], sent[False], strict=True)] == [0, 48, 96]
-    assert [a - b for a, b in zip(received[True], received[False], strict=True)] == [0, 240, 480]
-    assert received[False] == [0, *(t * 4 * 2 * 4 * 15 for t in (1, 2))]
+    assert sent["answers"] == sent["all"]
+    assert [a - b for a, b in zip(sent["all"], sent["none"], strict=True)] == [0, 48, 96]
+    assert [a - b for a, b in zip(received["all"], received["none"], strict=True)] == [0, 240, 480]
+    assert received["answers"] == received["none"] == [0, *(t * 4 * 2 * 4 * 15 for t in (1, 2))]
 
 
 def test_a_client_that_keeps_no_model_does_not_answer_to_nothing(tmp_path):
     """Else it would answer with whatever model was there before."""
-    federation = parties(tmp_path, client=Asked, server=Asking(counted=True))
+    federation = parties(tmp_path, client=Asked, server=Asking("all"))
     with pytest.raises(ValueError, match=r"can only answer to what is sent \(Survey\.sends\)"):
         federation.executor.worker.answer(Task(0, 0, None, None), torch.zeros(2, 4))
 

@@ -18,6 +18,20 @@ ETA_SCHEDULES = {"sqrt": math.sqrt, "linear": float, "const": lambda t: 1.0, "lo
 """Factor of eta_0 in round t, from 0; ``sqrt`` is that of dishamakhija/FedHeNN, without a term in the first round."""
 
 
+def check_source(key: str, source: Source, setting: Setting) -> None:
+    """Refuse a source of inputs that is empty.
+
+    Raises:
+        ConfigError: It is.
+    """
+    if source in setting.sources:
+        return
+    rule = "be another where partition.val_fraction is 0"
+    if source == "public":
+        rule = "be another without a public data set (data@public=..., or algorithm.public_share above 0)"
+    raise ConfigError.rule(key, rule, source)
+
+
 class SharedInputsServer(Server):
     """Share a set of unlabelled inputs in every round in which the clients' term has a weight.
 
@@ -38,15 +52,11 @@ class SharedInputsServer(Server):
         eta_schedule: EtaSchedule = "sqrt",
     ) -> None:
         self.eta0, self.eta_schedule = eta0, eta_schedule
-        self.rad = Survey(rad_source, rad_size, augment=rad_augment, counted=False)
+        self.rad = Survey(rad_source, rad_size, augment=rad_augment, counted="none")
 
     def check(self, model: nn.Module, setting: Setting) -> None:
         """Refuse a source that is empty, and warn of one that is tested on."""
-        if self.rad.source not in setting.sources:
-            rule = "be another where partition.val_fraction is 0"
-            if self.rad.source == "public":
-                rule = "be another without a public data set (data@public=...)"
-            raise ConfigError.rule("algorithm.server.rad_source", rule, self.rad.source)
+        check_source("algorithm.server.rad_source", self.rad.source, setting)
         if self.rad.source == "test_unlabelled":
             _log.warning(
                 "algorithm.server.rad_source=test_unlabelled trains on inputs of the test set, though without their "

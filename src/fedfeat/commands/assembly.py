@@ -90,16 +90,16 @@ def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | 
     from fedfeat.clients.local_trainer import dtype_of
     from fedfeat.data.federated import FederatedData
     from fedfeat.data.partition.split_store import load_or_make
+    from fedfeat.data.public import with_public
 
     # What they refuse is refused before minutes of decoding.
     transform = hydra.utils.instantiate(cfg.data.transform, _convert_="all")
     scheme = hydra.utils.instantiate(cfg.partition, _convert_="all")
     dataset = hydra.utils.instantiate(cfg.data.loader, _convert_="all")
     seed, federation, scenario = config["seed"], config["federation"], config["scenario"]
+    public = hydra.utils.instantiate(config.get("public", {}).get("loader"), _convert_="all")
+    dataset, public = with_public(dataset, public, config["algorithm"].get("public_share"), seed)
     split = load_or_make(scheme, dataset, federation["num_clients"], seed, Path(config["paths"]["cache"]))
-    public = (
-        hydra.utils.instantiate(config["public"]["loader"], _convert_="all") if "public" in config else None
-    )
     dtype = dtype_of(config["trainer"].get("precision"))
     data = FederatedData(dataset, split, transform, seed=seed, device=device, public=public, dtype=dtype)
     data = data.without(federation["held_out"])
@@ -195,7 +195,7 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", worker
     from fedfeat.rounds.plan import Plan
     from fedfeat.rounds.sampling import cohort_size
 
-    federation, scenario = config["federation"], config["scenario"]
+    federation, scenario, own = config["federation"], config["scenario"], worker.module
     pooled = config["algorithm"]["pooled"]
     size, fraction = (None, None) if pooled else (federation["cohort_size"], federation["fraction"])
     # Weak clients take part only where the pool has a network for them.
@@ -221,7 +221,7 @@ def _plan(cfg: DictConfig, config: dict[str, Any], data: "FederatedData", worker
         evaluate_local=federation["evaluate_local"],
         final_epochs=federation["final_epochs"],
         excluded=excluded,
-        personal=bool(worker.module.personal_keys) or worker.module.keeps_model,
+        personal=bool(own.personal_keys or own.keeps_model or worker.networks.kinds(data.num_clients)),
         probe=worker.probe,
         drop_singleton=worker.drop_singleton,
         world_size=worker.lightning.world_size,

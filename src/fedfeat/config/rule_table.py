@@ -103,6 +103,7 @@ RULES = (
     Rule("model.fresh", list_of(TEXT)),
     Rule("model.freeze", list_of(TEXT)),
     Rule("model.cached", BOOL),
+    Rule("algorithm.public_share", _SHARE, optional=True),
     Rule("optimizer.lr", _POSITIVE),
     Rule("optimizer.momentum", _SHARE),
     Rule("optimizer.weight_decay", interval("[0, inf)")),

@@ -16,7 +16,8 @@ from fedfeat.data.partition.merged import cut_anew
 from fedfeat.data.partition.parts import ClientSplit, class_counts, first_parts, first_tests, single_part
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import Entries, pixels_of
-from fedfeat.data.unlabelled import check_public, draw_unlabelled
+from fedfeat.data.public import public_examples
+from fedfeat.data.unlabelled import draw_unlabelled
 from fedfeat.seeding import derive_seed
 from fedfeat.types import Source, Survey
 
@@ -36,7 +37,7 @@ class FederatedData:
         transform: Augmentation and normalisation.
         seed: The experiment's seed; gives the clients' pixel permutations where the split asks for them.
         device: Where inputs and labels are kept.
-        public: Another data set, whose training examples servers may share (`types.Source`).
+        public: A data set whose training examples servers may share (`types.Source`), less those tested on.
         dtype: Of inputs as the network reads them.
     """
 
@@ -58,7 +59,7 @@ class FederatedData:
         self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device, dtype)
         self._pixels = pixels_of(dataset, split, seed, self.device)
         self.entries = self._pixels.entries(split)  # examples as clients see them
-        self._public = check_public(public, dataset).train.to(self.device) if public else None
+        self._public = public_examples(public, dataset).to(self.device) if public else None
         self._whole: FederatedData | None = None
 
     @property

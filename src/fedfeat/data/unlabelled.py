@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.errors import ConfigError, DataError
+from fedfeat.errors import DataError
 from fedfeat.seeding import numpy_generator
 
 if TYPE_CHECKING:
-    from fedfeat.data.examples import Dataset
     from fedfeat.data.federated import FederatedData
     from fedfeat.data.partition.parts import ClientSplit
     from fedfeat.types import Source
@@ -49,22 +48,6 @@ def draw_unlabelled(
             f"The source {source!r} of inputs that are shared must hold examples, but it is empty."
         )
     return numpy_generator(seed, "unlabelled", round_idx).permutation(pool)[:size]
-
-
-def check_public(public: "Dataset", dataset: "Dataset") -> "Dataset":
-    """Refuse a public data set whose inputs no network of the run reads.
-
-    Args:
-        public: The data set.
-        dataset: That of the run.
-
-    Raises:
-        ConfigError: Its inputs have another shape.
-    """
-    if public.input_shape != dataset.input_shape:
-        rule = f"have inputs of the shape {dataset.input_shape} of {dataset.name}"
-        raise ConfigError.rule("data@public", rule, public.input_shape)
-    return public
 
 
 def images_by_class(data: "FederatedData", count: int, seed: int) -> list[Tensor]:

@@ -148,9 +148,8 @@ class _Loop:
         def counted(answers: Iterator[Answer]) -> Iterator[Answer]:
             for answer in answers:
                 tally.computed(answer.flops)
-                if survey.counted:
-                    tally.sent(inputs.nbytes)
-                    tally.received(num_bytes(answer.payload))
+                tally.sent(inputs.nbytes if survey.counted == "all" else 0)
+                tally.received(num_bytes(answer.payload) if survey.counted != "none" else 0)
                 yield answer
 
         answers = raise_failures(self.executor.map("answer", Turns(asked, make), inputs))

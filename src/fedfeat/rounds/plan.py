@@ -39,7 +39,8 @@ class Plan:
         final_epochs: Passes over its data that every client makes once more after the last round, for its score alone;
             None for no such fit.
         excluded: Clients that are never in a cohort, but evaluated.
-        personal: Whether clients keep a part of the model, so that all of them are evaluated with their own.
+        personal: Whether clients keep a part of the model or run networks of a pool, so that all of them are evaluated
+            with their own.
         sampler: Who takes part in a round.
         probe: When and how the cohort's class preferences are compared, or None.
         drop_singleton: Whether a last batch of one example is dropped (batch norm).

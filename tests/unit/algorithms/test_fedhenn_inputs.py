@@ -93,7 +93,7 @@ def test_inputs_come_from_the_source_that_is_asked_for(kind, source, tmp_path, m
 @pytest.mark.parametrize("size", [4, 6])
 def test_augmented_inputs_are_shared_where_they_are_asked_for(kind, size, tmp_path, monkeypatch):
     server = KINDS[kind](rad_size=size, rad_augment=True, eta_schedule="const")
-    assert server.rad._replace(asked="none") == Survey("train_pool", size, augment=True, counted=False)
+    assert server.rad._replace(asked="none") == Survey("train_pool", size, augment=True, counted="none")
     data, heard, sent = rounds_of(tmp_path, server, monkeypatch)
     assert len(heard) == 2
     for round_idx, inputs in enumerate(heard):
