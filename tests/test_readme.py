@@ -162,7 +162,7 @@ def test_there_are_commands_to_compose():
 
 def test_the_pages_keep_their_length():
     longest = {"README.md": 250, "docs/architecture.md": 150} | dict.fromkeys(PAGES[2:], 130)
-    longest |= {"docs/data.md": 140, "docs/deviations.md": 160}  # a line for each option, for each difference
+    longest |= {"docs/data.md": 150, "docs/deviations.md": 160}  # a line for each option, for each difference
     assert {
         page: len(text.splitlines()) for page, text in TEXTS.items() if len(text.splitlines()) > longest[page]
     } == {}

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedfeat.algorithms.distillation import divergence
 from fedfeat.algorithms.shared_inputs import check_source
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Count, Natural, Positive
@@ -173,7 +174,7 @@ def distance(logits: Tensor, scores: Tensor, loss: Literal["l1", "mse", "kl"]) -
         return functional.l1_loss(logits, scores)
     if loss == "mse":
         return functional.mse_loss(logits, scores)
-    return functional.kl_div(logits.log_softmax(1), scores.softmax(1), reduction="batchmean")
+    return divergence(logits, scores.softmax(1), temperature=1.0)
 
 
 class FedMDState(NamedTuple):
