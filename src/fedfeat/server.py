@@ -66,7 +66,10 @@ class Server(ABC):
         """Give the payload that makes a client module the server's model, or None where there is no such model."""
 
     def further_payloads(self, state: Any) -> dict[str, Any]:
-        """Give other models of the server by name, which are scored beside the first: ``global/<name>_acc``."""
+        """Give other models of the server by name, which are scored beside the first: ``global/<name>_acc``.
+
+        A `types.SentTo` is one in a client's network; where each client sees the inputs its own way, it has no score.
+        """
         return {}
 
     def newcomer_payload(self, state: Any) -> Any | None:

@@ -59,6 +59,18 @@ class Kept(NamedTuple):
     optimizer: Params = {}  # noqa: RUF012
 
 
+class SentTo(NamedTuple):
+    """A model of the server's in the network of a client, see `Server.further_payloads`.
+
+    Attributes:
+        client_id: The client.
+        payload: What makes a client module that model.
+    """
+
+    client_id: int
+    payload: Any
+
+
 class Update(NamedTuple):
     """What one client hands back after a local fit.
 

@@ -19,6 +19,7 @@ from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.feddf import FedDFServer
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.executors.stacked.fit import StackedClients
+from fedfeat.rounds.loop import run_rounds
 from fedfeat.seeding import derive_seed
 
 STEPS = 3
@@ -333,7 +334,27 @@ def test_students_of_a_pool_are_means_of_their_own_and_learn_from_all(tmp_path, 
         assert experiment.server.broadcast(state, k).params is state.students[networks.key(k)].params
     assert experiment.server.global_payload(state) is None
     assert experiment.server.newcomer_payload(state) is None
-    assert steps[-1][1].metrics["personal/acc_mean"] > 0
+    labels, metrics = experiment.data.dataset.test.labels, steps[-1][1].metrics
+    own = []
+    for name, student in state.students.items():
+        network = networks.build(name).double().eval()
+        network.load_state_dict(student.params)
+        right = (
+            network(experiment.data.plain(experiment.data.dataset.test.inputs)).argmax(1) == labels
+        ).double()
+        assert metrics[f"global/{name}_acc"] == pytest.approx(right.mean().item())
+        own += [experiment.data.test_means(right.numpy())[k] for k in range(4) if networks.key(k) == name]
+    assert metrics["personal/acc_mean"] == pytest.approx(sum(own) / 4)
+    assert "global/acc" not in metrics
+
+
+def test_a_pool_goes_on_from_its_middle(tmp_path):
+    experiment, steps = steps_of(tmp_path, *POOL, "algorithm.server.steps=4", "federation.num_rounds=4")
+    stored = tree.unflatten(*tree.flatten(steps[2][0].state))
+    parts = (experiment.plan, experiment.server, experiment.executor, experiment.data, experiment.store)
+    *_, (last, record) = run_rounds(*parts, steps[2][0]._replace(state=stored))
+    assert tree.sha256(last.state) == tree.sha256(steps[-1][0].state)
+    assert record.metrics["global/wide_loss"] == steps[-1][1].metrics["global/wide_loss"]
 
 
 def test_an_architecture_without_a_participant_stays_as_it_is(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from fedfeat.models.policy import tensor_policies
 from fedfeat.params import copy_into, select, snapshot
 from fedfeat.seeding import derive_seed
 from fedfeat.server import Around, AveragingServer
-from fedfeat.types import Federation, Params, Setting, Update, Weights
+from fedfeat.types import Federation, Params, SentTo, Setting, Update, Weights
 
 ALL = 2**62
 """More examples than there are."""
@@ -42,11 +42,13 @@ class FedDFState(NamedTuple):
         seed: The experiment's seed.
         round_idx: The round.
         students: By architecture, the state of the server half that averages its clients.
+        first: By architecture, its first client.
     """
 
     seed: int
     round_idx: int
     students: dict[str, Any]
+    first: dict[str, int]
 
 
 class FedDFServer(Around):
@@ -116,13 +118,16 @@ class FedDFServer(Around):
     def init(self, model: nn.Module, federation: Federation) -> FedDFState:
         """Start every architecture from its common initial weights."""
         networks = federation.networks
-        keys = {name_of(key): key for key in map(networks.key, range(federation.num_clients))}
-        students = {}
-        for name, key in keys.items():
+        students, first = dict[str, Any](), dict[str, int]()
+        for client_id in range(federation.num_clients):
+            key = networks.key(client_id)
+            name = name_of(key)
+            if first.setdefault(name, client_id) != client_id:
+                continue
             own = model if key is None else networks.build(key)
             policies = federation.policies if key is None else tensor_policies(own, ())
             students[name] = self.average.init(own, federation._replace(policies=policies))
-        return FedDFState(federation.seed, 0, students)
+        return FedDFState(federation.seed, 0, students, first)
 
     def broadcast(self, state: FedDFState, client_id: int) -> Weights:
         """Send the student of the client's architecture."""
@@ -210,6 +215,10 @@ class FedDFServer(Around):
         """Give the student where there is one architecture, the server's own."""
         found = state.students.get(name_of(None))
         return None if found is None else self.average.global_payload(found)
+
+    def further_payloads(self, state: FedDFState) -> dict[str, SentTo]:
+        """Give the students of a pool, each in the network of its first client."""
+        return {name: SentTo(k, self.broadcast(state, k)) for name, k in state.first.items() if name}
 
     def newcomer_payload(self, state: FedDFState) -> Weights | None:
         """Give the same; in a pool nothing is for everyone."""

@@ -5,9 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedfeat.clients.tasks import Task, Turns
 from fedfeat.data.federated import FederatedData
-from fedfeat.executors.base import Executor
+from fedfeat.executors.base import Executor, raise_failures
 from fedfeat.runs.records import ClientRow
+from fedfeat.types import SentTo
 
 
 class Evaluation(NamedTuple):
@@ -110,6 +112,9 @@ def evaluate_further(
     """Evaluate more models of the server as `evaluate_global` and `evaluate_validation` do: ``global/<name>_acc``."""
     found: dict[str, float] = {}
     for name, payload in payloads.items():
+        if isinstance(payload, SentTo):
+            found |= {} if data.permuted else _evaluate_sent(executor, name, payload)
+            continue
         metrics = evaluate_global(executor, data, payload, num_examples)[0]
         metrics |= evaluate_validation(executor, payload) if data.num_val else {}
         parts = ((kind, what) for kind in ("global", "val") for what in ("acc", "loss"))
@@ -117,6 +122,14 @@ def evaluate_further(
             f"{k}/{name}_{what}": metrics[f"{k}/{what}"] for k, what in parts if f"{k}/{what}" in metrics
         }
     return found
+
+
+def _evaluate_sent(executor: Executor, name: str, sent: SentTo) -> dict[str, float]:
+    """Evaluate a model in a client's network on the full test set."""
+    task = Task(sent.client_id, 0, sent.payload, None)
+    (scores,) = raise_failures(executor.map("score_own", Turns([task.client_id], lambda _: task)))
+    acc, loss = weighted_mean(scores.correct), weighted_mean(scores.losses)
+    return {f"global/{name}_acc": acc, f"global/{name}_loss": loss}
 
 
 def client_rows(
