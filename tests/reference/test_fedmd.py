@@ -25,7 +25,7 @@ from prototype_rounds import (
 from fedfeat import tree
 from fedfeat.algorithms import fedmd
 from fedfeat.algorithms.fedavg import FedAvgServer
-from fedfeat.algorithms.fedmd import Consensus, FedMDClient, FedMDServer, distance
+from fedfeat.algorithms.fedmd import Consensus, FedMDClient, FedMDServer, FedMDState, distance
 from fedfeat.client import ClientModule
 from fedfeat.errors import ConfigError
 from fedfeat.executors.stacked.fit import StackedClients
@@ -171,7 +171,8 @@ def test_scores_go_up_inputs_and_their_mean_go_down_and_no_weights(tmp_path):
     )
     up = down = 0
     had = set()
-    for _, record in federation.rounds():
+    for step, record in federation.rounds():
+        assert step.state == FedMDState()
         old = had & set(record.cohort)
         up += len(old) * 11 * 3 * 4
         down += len(record.cohort) * 11 * (4 + 3) * 4 if old else 0
