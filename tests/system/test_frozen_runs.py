@@ -111,7 +111,7 @@ def test_digests_are_those_of_before_there_were_these_keys(cli, tmp_path):
         (("model.cached=true", "model.freeze=[body]", "pool=small4"),
          "model.cached must be false for a pool, whose networks see other features each, but it is True."),
         (("model.freeze=[body]", "algorithm=fed2"),
-         "model.freeze must be left out of networks with groups (structure), but it is ['body']."),
+         "model.freeze must be left out of networks with groups or levels (structure), but it is ['body']."),
         (("model.freeze=[head.fc3]",), "but it is 'head.fc3'; did you mean head.fc"),
         (("model.fresh=[last]",), "model.fresh must be empty without model.weights, but it is ['last']."),
         (("model.weights=nowhere.safetensors",), "model.weights must name a file that can be read (No such file"),

@@ -24,8 +24,9 @@ from fedfeat.algorithms.shared_inputs import check_source
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Count, Natural, Positive
 from fedfeat.errors import ConfigError
+from fedfeat.models.freezing import mixes_examples
 from fedfeat.models.grouped import GroupedNetwork
-from fedfeat.models.network import Network, mixes_examples
+from fedfeat.models.network import Network
 from fedfeat.params import full
 from fedfeat.server import Server
 from fedfeat.types import Answer, Federation, Setting, Survey, Tensors, Turn, Update
