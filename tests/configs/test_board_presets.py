@@ -22,6 +22,7 @@ SERVERS = {
     "fedfusion_conv",
     "heterofl",
     "fedrolex",
+    "feddf",
 }
 
 
@@ -59,18 +60,28 @@ def test_every_method_does_the_same_work_and_is_judged_by_the_clients_own_model(
         )
 
 
-def test_all_methods_of_the_board_are_tuned_alike_and_run_with_other_seeds():
-    tune, main = (CAMPAIGN.studies[name] for name in ("board_digits_tune", "board_digits"))
+@pytest.mark.parametrize("board", ["board_digits", "board_pool"])
+def test_all_methods_of_a_board_are_tuned_alike_and_run_with_other_seeds(board):
+    tune, main = (CAMPAIGN.studies[name] for name in (f"{board}_tune", board))
     assert [*tune.arms] == [*main.arms]
     assert {len(tune.points(arm)) for arm in tune.arms} == {6}
     assert not set(tune.seeds) & set(main.seeds)
+    assert "local" in main.arms
+
+
+def test_the_campaign_has_every_method_of_the_presets():
     (swept,) = {tuple(axes(path)["arm"]) for path in PRESETS.values()}
-    assert {words[0] for words in main.arms.values()} == {f"arm={arm}" for arm in swept}
+    found = {words[0] for words in CAMPAIGN.studies["board_digits"].arms.values()}
+    assert found == {f"arm={arm}" for arm in swept}
 
 
-@pytest.mark.parametrize("arm", CAMPAIGN.studies["board_digits_tune"].arms)
-def test_the_tuned_points_of_an_arm_compose(arm):
-    study = CAMPAIGN.studies["board_digits_tune"]
+TUNED = [
+    (study, arm) for name, study in CAMPAIGN.studies.items() if study.grid != {"": ()} for arm in study.arms
+]
+
+
+@pytest.mark.parametrize(("study", "arm"), TUNED, ids=lambda value: getattr(value, "name", value))
+def test_the_tuned_points_of_an_arm_compose(study, arm):
     found = []
     for cell in study.cells():
         if cell.arm == arm:

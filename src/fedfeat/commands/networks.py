@@ -44,7 +44,7 @@ def build_networks(
     """
     given = Start.of(config["model"])
     model = hydra.utils.instantiate(
-        {k: v for k, v in cfg.model.items() if k not in Start._fields}, _convert_="all"
+        {key: cfg.model[key] for key in cfg.model if key not in Start._fields}, _convert_="all"
     )
     builder = started(reading(model, facts.vocabulary), "model.{}", given.weights, given.fresh)
     structure = hydra.utils.instantiate(cfg.structure, _convert_="all")

@@ -78,7 +78,11 @@ def _broken_starts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     model = config.get("model") or {}
     given = [f"model.{key}" for key in ("weights", "freeze") if model.get(key)]
     if config.get("structure") and given:
-        yield given[0], "be left out of networks with groups or levels (structure)", model[given[0].partition(".")[2]]
+        yield (
+            given[0],
+            "be left out of networks with groups or levels (structure)",
+            model[given[0].partition(".")[2]],
+        )
     if model.get("cached") and config.get("pool"):
         yield "model.cached", "be false for a pool, whose networks see other features each", True
     if model.get("cached") and not model.get("freeze"):
