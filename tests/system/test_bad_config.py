@@ -302,7 +302,7 @@ BEFORE_DATA = [
     (
         "no network of torchvision",
         "model=torchvision model.arch=resnet81",
-        r"model\.arch must be a torchvision model of resnet, .*, but it is 'resnet81'\.$",
+        r"model\.arch must be resnet10, or a torchvision model of resnet, .*, but it is 'resnet81'\.$",
     ),
     (
         "shares of a pool",

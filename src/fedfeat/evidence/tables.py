@@ -40,6 +40,17 @@ class Tables:
                 rows.append([arm, *map(mean_text, found)])
         return markdown(["arm", *(one or quantity for one in chosen)], rows)
 
+    def published_part(self, study: str) -> str:
+        """Set what a paper or a public code says of each arm beside what is measured, in the quantity that it says."""
+        rows = []
+        for setting in self._settings(study, ""):
+            for arm in self._arms(study, ""):
+                runs = self.archive.runs(study, setting, arm)
+                for quantity, said in next(iter(runs.values())).published.items() if runs else ():
+                    found = self.archive.values([study], setting, arm, quantity)
+                    rows.append([setting or study, arm, quantity, number(said), mean_text(found)])
+        return markdown(["setting", "arm", "quantity", "published", "measured"], rows)
+
     def tuning_part(self, study: str) -> str:
         """Give the scores of every point of a grid, the chosen one of each arm in bold."""
         points = [*self.archive.campaign.studies[study].grid]

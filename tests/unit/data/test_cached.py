@@ -20,7 +20,7 @@ KEY = {"weights": "a"}
 @pytest.fixture(scope="module")
 def federation():
     dataset = digits(num_train=700, num_test=60)
-    public = replace(dataset, train=dataset.test, name="public")
+    public = replace(dataset, name="public")
     args = (dataset.train.labels.numpy(), dataset.test.labels.numpy(), 10, 3, 0)
     split = Iid(val_fraction=0.2).split(*args, dataset.train.columns, dataset.test.columns)
     return FederatedData(dataset, split, transforms.none(), public=public)
@@ -44,7 +44,7 @@ def test_batches_are_those_of_the_encoder_on_the_inputs_of_the_same_address(fede
         500,
         200,
         60,
-    ]  # training and test examples in parts; the public ones are the latter
+    ]  # training and test examples in parts; the public ones are the former
     address = (1, 7, 2, 16)
     for (z, y), (x, labels) in zip(
         found.train_batches(*address), federation.train_batches(*address), strict=True
@@ -77,7 +77,7 @@ def test_a_second_time_they_are_read(federation, tmp_path, caplog):
     assert torch.equal(first._train.inputs, second._train.inputs)
     # 8 numbers of four bytes each.
     assert "Features of 700 examples, 8 each, 0.0 MB: found in " in caplog.text
-    # The public examples are the test examples, and have one file.
+    # The public examples are the training examples, and have one file.
     files = sorted((tmp_path / "features").iterdir())
     assert [file.suffix for file in files] == [".safetensors"] * 2
     assert sum(file.stat().st_size for file in files) < 760 * 8 * 4 + 2 * 1000
