@@ -1,7 +1,14 @@
 """Who may import whom: the layers of pyproject.toml are kept by `make lint`; here is what they do not say."""
 
 import ast
+import gc
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+
+from fedfeat.commands.slow_imports import collector_off, import_slow
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedfeat"
@@ -86,6 +93,60 @@ def test_pure_parts_know_only_values():
     )
     assert ours(*pure) <= {*values, *pure}
     assert ours("fedfeat.types", "fedfeat.errors", "fedfeat.seeding") <= values
+
+
+def roots_after(code):
+    """Run code in a process of its own and give the packages that it has imported."""
+    shown = f"{code}\nimport sys\nprint('@', *{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(done.stdout.rpartition("@")[2].split()), done.stderr
+
+
+SLOW = {
+    "torch",
+    "pytorch_lightning",
+    "torchmetrics",
+    "torchvision",
+    "matplotlib",
+    "pandas",
+    "scipy",
+    "sklearn",
+}
+ONLY_SOME_RUNS = {"wandb", "tensorboard", "mlflow", "comet_ml", "ray", "transformers", "submitit"}
+
+
+@pytest.mark.parametrize("module", ["fedfeat.train", "fedfeat.commands.report", "fedfeat.commands.calibrate"])
+def test_commands_begin_without_what_is_slow(module):
+    roots, _ = roots_after(f"import fedfeat, {module}")
+    assert not roots & (SLOW | ONLY_SOME_RUNS), module
+
+
+def test_a_plain_run_imports_what_it_needs_without_the_collector(tmp_path):
+    """Figures need pandas, after the last round; matplotlib, scipy and torchvision are there by torchmetrics."""
+    run = f"""
+import gc
+from contextlib import ExitStack
+import fedfeat
+experiment = fedfeat.build(["algorithm=fedavg", "federation.num_rounds=1", "hydra.run.dir={tmp_path}"])
+with ExitStack() as stack:
+    experiment.run(stack)
+assert gc.isenabled()
+assert gc.get_freeze_count() > 100_000, gc.get_freeze_count()
+"""
+    roots, printed = roots_after(run)
+    assert "pytorch_lightning" in roots
+    assert not roots & (ONLY_SOME_RUNS | {"pandas", "sklearn"})
+    assert "leaked" not in printed
+
+
+def test_the_collector_is_on_again():
+    with collector_off():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with collector_off():
+        import_slow()  # all of it is here already
+        assert gc.isenabled()
+    assert gc.isenabled()
 
 
 def test_scripts_are_thin():

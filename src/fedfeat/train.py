@@ -17,6 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from fedfeat.commands.running import perform
+from fedfeat.commands.slow_imports import collector_off
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trace, with_trace
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import objective_of
@@ -34,7 +35,7 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # `debug` is a group of options, and was a key before that.
     sys.argv[1:] = with_trace(sys.argv[1:])
-    with _one_sentence():
+    with _one_sentence(), collector_off():
         check_choices(sys.argv[1:])
         _main()
 

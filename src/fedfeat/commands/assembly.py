@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig
 
+from fedfeat.commands.slow_imports import import_slow
 from fedfeat.runs import directory as rundir
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def build_experiment(
     Raises:
         UserError: A part refuses its configuration, or two parts do not fit.
     """
+    import_slow()
     from fedfeat.commands.compatibility import check_method, try_parts
     from fedfeat.config.arguments import check_targets
     from fedfeat.models.policy import describe
