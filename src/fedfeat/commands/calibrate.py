@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedfeat.commands.reopen import add_trust, one_sentence, stored_config
+from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.conditions import Condition, integer, interval
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_bytes, atomic_write_text
@@ -96,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 raise ConfigError.rule(f"--{name.replace('_', '-')}", rule.text, getattr(args, name))
         for folder in args.folders:
             stored_config(folder)  # a folder without a run is refused before the imports, which take seconds
+        import_slow()
         from fedfeat.commands.calibration import Settings, calibrate
         from fedfeat.features.calibration import Retraining
 

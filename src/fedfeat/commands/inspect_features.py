@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfeat.commands.chosen_neurons import parse_neurons, parse_numbers
 from fedfeat.commands.reopen import add_trust, one_sentence, stored_config
+from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.arguments import check_targets
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.text import markdown_table
@@ -200,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for folder in args.folders:
             stored_config(folder)  # a folder without a run is refused before the imports, which take seconds
         asked = _asked(args)
+        import_slow()
         from fedfeat.commands.inspection import inspect
 
         found = [

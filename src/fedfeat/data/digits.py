@@ -28,8 +28,9 @@ def digits(num_train: Limit = None, num_test: Limit = None) -> Dataset:
     """
     table = _table()
     labels = table[:, -1].astype(np.int64)
-    images = table[:, :-1].reshape(-1, 1, 8, 8)
-    grey = np.rint(images * (255 / MAX_GREY)).astype(np.uint8)
+    images = table[:, :-1].reshape(-1, 8, 8)
+    # The channel's stride is 1 so, and oneDNN takes the images as channels-last: other bits than with a stride of 64.
+    grey = np.rint(images * (255 / MAX_GREY)).astype(np.uint8)[:, None]  # (N, 1, 8, 8)
     test = _stratified_mask(labels, TEST_FRACTION)
     splits = [
         Examples(torch.from_numpy(grey[mask]), torch.from_numpy(labels[mask])) for mask in (~test, test)
