@@ -56,6 +56,11 @@ WORKLOADS = {
         "model=vgg9 model.dropout=0 model.conv_dropout=0", (3, 32, 32), 10, 128, 10, 64, 5,
         "executor=processes trainer.channels_last=true",
     ),
+    # pfl-research's CIFAR-10 benchmark (experiment=pfl_cifar10), as all of these without dropout.
+    "W4": Workload(
+        "model=pfl_cnn model.dropout=0 model.input_dropout=0", (3, 32, 32), 1000, 50, 50, 10, 3,
+        "executor=processes trainer.channels_last=true",
+    ),
 }  # fmt: skip
 
 

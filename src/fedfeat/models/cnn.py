@@ -140,6 +140,33 @@ def valid_cnn(
     return valid_conv_net("valid_cnn", input_shape, num_classes, widths, hidden, dropout)
 
 
+def pfl_cnn(
+    input_shape: Sequence[int],
+    num_classes: int,
+    input_dropout: Dropout = 0.25,
+    dropout: Dropout = 0.5,
+    init: Init = "xavier",
+) -> Network:
+    """Build the CIFAR-10 network of pfl-research's benchmarks: conv1, conv2 (3x3 without padding, one pool), fc1, fc2.
+
+    Source: Granqvist et al. 2024, ``simple_cnn`` in apple/pfl-research.
+
+    Args:
+        input_shape: (C, H, W), at least 6x6.
+        num_classes: Number of classes.
+        input_dropout: Dropout in front of the head.
+        dropout: Dropout after the hidden layer.
+        init: ``xavier`` (uniform as in the source, zero bias), or the framework's ``default``.
+    """
+    channels = image_channels("pfl_cnn", input_shape)
+    encoder = [
+        ("conv1", conv_block(channels, 32, 3)),
+        ("conv2", conv_block(32, 64, 3, pool=nn.MaxPool2d(2))),
+    ]
+    drops = {"input_dropout": input_dropout, "dropout": (dropout,)}
+    return conv_net("pfl_cnn", encoder, input_shape, num_classes, hidden=(128,), init=init, **drops)
+
+
 def heterofl_cnn(
     input_shape: Sequence[int],
     num_classes: int,

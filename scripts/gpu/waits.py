@@ -1,0 +1,109 @@
+"""Where a round makes the host wait for the device."""
+
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmark import build, our_rounds
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpu.parts import Case, Options, Row
+from gpu.workload import workload
+
+WAITING = ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal", "aten::unique")
+COPYING = ("aten::_to_copy", "aten::copy_")
+CONTESTANTS = {
+    "serial": "executor=serial",
+    "vectorized": "executor=vectorized executor.memory_mb=24000",
+    "vectorized, with dropout": "executor=vectorized model.dropout=0.5",
+    "vectorized, momentum": "executor=vectorized optimizer.momentum=0.9",
+    "serial, unequal clients": "executor=serial partition=quantity_skew partition.min_size=2",
+    "vectorized, unequal clients": "executor=vectorized partition=quantity_skew partition.min_size=2",
+}
+
+
+class Waits(TorchDispatchMode):
+    """Notes which operations wait, and who called them.
+
+    Args:
+        device: Type of the device for which a wait counts.
+
+    Attributes:
+        inside: Callers within local epochs, and how often.
+        outside: The others.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = device
+        self.inside: Counter[str] = Counter()
+        self.outside: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation as it is."""
+        name, result = func.name().partition(".")[0], func(*args, **(kwargs or {}))
+        if name in WAITING and args[0].device.type == self._device:
+            self.note(name)
+        elif name in COPYING:
+            # Into what, from what: a copy to the host waits, whoever reads it.
+            source = args[1] if name == "aten::copy_" else args[0]
+            target = args[0] if name == "aten::copy_" else result
+            if source.device.type == self._device and source.device.type != "cpu" == target.device.type:
+                self.note(f"{name} to the host")
+        return result
+
+    def note(self, what: str) -> None:
+        """Count a wait where the Python code stands now."""
+        stack = traceback.extract_stack()
+        within = any(f.name == "advance" and f.filename.endswith("training_epoch_loop.py") for f in stack)
+        ours = [f for f in stack if "fedfeat" in f.filename or "pytorch_lightning" in f.filename]
+        place = ours[-1] if ours else stack[-1]
+        where = self.inside if within else self.outside
+        where[f"{what} ({'/'.join(Path(place.filename).parts[-2:])}:{place.lineno} {place.name})"] += 1
+
+    @contextmanager
+    def of_cuda(self) -> Iterator[None]:
+        """Note what CUDA's own debug mode warns of, which also sees what is no operation of PyTorch."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda message, *_: (
+                self.note("CUDA waits") if "synchroniz" in str(message) else None
+            )
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                yield
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+
+def cases(options: Options) -> Iterator[Case]:
+    """Yield each way to train."""
+    for name, ours in list(CONTESTANTS.items())[: 2 if options.small else None]:
+        yield Case(name, partial(waits_row, options, ours))
+
+
+def waits_row(options: Options, ours: str) -> Row:
+    """Watch the second round of a small federation."""
+    w = workload("W2", options._replace(small=True))
+    accelerator = "gpu" if options.device == "cuda" else "cpu"
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        words = f"trainer=default trainer.accelerator={accelerator} trainer.num_threads=1 {ours}"
+        rounds = our_rounds(build(w, words, Path(folder)))
+        next(rounds)
+        waits = Waits(options.device)
+        if options.device == "cuda":
+            stack.enter_context(waits.of_cuda())
+        stack.enter_context(waits)
+        next(rounds)
+    places = "; ".join(f"{count} {what}" for what, count in waits.inside.most_common(6))
+    others = "; ".join(f"{count} {what}" for what, count in waits.outside.most_common(6))
+    return {
+        "inside": waits.inside.total(), "where": places, "outside": waits.outside.total(), "outside, where": others,
+    }  # fmt: skip
