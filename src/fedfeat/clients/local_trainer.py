@@ -143,6 +143,9 @@ class LocalTrainer:
         if trainer.world_size == 1:
             # Lightning's registration, of SIGTERM above all, would end a run in the middle of a round.
             trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+            # On a GPU both would give PyTorch's free memory back, to be asked for anew in the next fit.
+            trainer.accelerator.setup = lambda trainer: None  # type: ignore[method-assign]
+            trainer.accelerator.teardown = lambda: None  # type: ignore[method-assign]
         return trainer
 
     @property

@@ -71,7 +71,8 @@ def random_crop(
         raise ConfigError.rule("pad", f"be smaller than the {height}x{width} images where it reflects", pad)
     places = torch.randint(2 * pad + 1, (2, batch), generator=generator, device=generator.device)
     if p < 1:
-        places[:, torch.rand(batch, generator=generator, device=generator.device) >= p] = pad
+        stays = torch.rand(batch, generator=generator, device=generator.device) >= p
+        places = torch.where(stays, pad, places)  # by a mask as an index the host would wait for a GPU
     top, left = places.to(x.device)
     # Reflected are floating-point tensors only.
     wide = x if mode == "constant" or x.is_floating_point() else x.float()

@@ -9,6 +9,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from harness import linear, make_data
+from pytorch_lightning.accelerators import CPUAccelerator
 from pytorch_lightning.callbacks import EarlyStopping, ModelSummary, Timer, TQDMProgressBar
 
 from fedfeat.client import ClientModule, Weights
@@ -139,3 +140,13 @@ def test_what_shows_something_is_let(callback):
     trainer = LocalTrainer(accelerator="cpu", callbacks=(callback,)).build()
     assert any(isinstance(found, kind) for found in trainer.callbacks)
     assert not any(isinstance(found, kind) for found in LocalTrainer(accelerator="cpu").build().callbacks)
+
+
+def test_fits_leave_the_memory_of_a_gpu_alone(monkeypatch):
+    """What Lightning's accelerators do around a fit is to give free memory back."""
+    found = []
+    for name in ("setup", "teardown"):
+        monkeypatch.setattr(CPUAccelerator, name, lambda *_: found.append(1))
+    trained = fit(worker(), 0)
+    assert found == []
+    assert trained.payload.params

@@ -43,6 +43,16 @@ def test_crop_equals_a_loop_over_samples(mode, pad, seed, height):
     assert torch.equal(T.random_crop(x, seeded(seed), pad, mode), torch.stack(slow))
 
 
+def test_crop_of_some_leaves_the_others_as_they_are():
+    x = images(height=6)
+    draws = seeded(4)
+    places = torch.randint(3, (2, len(x)), generator=draws)
+    places[:, torch.rand(len(x), generator=draws) >= 0.5] = 1
+    padded = F.pad(x, (1,) * 4)
+    slow = [image[:, i : i + 6, j : j + 5] for image, i, j in zip(padded, *places, strict=True)]
+    assert torch.equal(T.random_crop(x, seeded(4), 1, p=0.5), torch.stack(slow))
+
+
 def test_crop_reaches_every_offset():
     x = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3).expand(500, 1, 3, 3)
     corners = T.random_crop(x, seeded(), pad=1, mode="reflect")[:, 0, 0, 0]

@@ -167,12 +167,19 @@ def test_vgg11_is_that_of_the_source():
 @pytest.mark.parametrize(
     ("name", "num_classes", "count"),
     [("simple_cnn", 10, 62_006), ("lg_cnn", 10, 64_102), ("feddyn_cnn", 10, 797_962), ("vgg11", 10, 9_750_922),
-     ("pfllib_cnn", 100, 924_708)],
+     ("pfllib_cnn", 100, 924_708), ("pfl_cnn", 10, 1_626_442)],
 )  # fmt: skip
 def test_files_of_networks_say_their_size(name, num_classes, count):
     path = next(path for path in CONFIGS if path.stem == name)
     assert num_params(on_meta(instantiate(OmegaConf.load(path)), CIFAR, num_classes)) == count
     assert f"{count:,} parameters" in path.read_text()
+
+
+def test_pfl_cnn_has_the_dropout_of_the_source():
+    network = on_meta(instantiate(OmegaConf.load(next(path for path in CONFIGS if path.stem == "pfl_cnn"))), CIFAR, 10)
+    assert network.encoder(torch.zeros(2, *CIFAR, device="meta")).shape == (2, 64, 14, 14)
+    dropped = {n: m.p for n, m in network.named_modules() if isinstance(m, nn.Dropout)}
+    assert dropped == {"head.fc1.input_dropout": 0.25, "head.fc1.dropout": 0.5}
 
 
 def test_heterofl_cnn_has_the_size_that_is_published():
