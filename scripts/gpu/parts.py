@@ -91,9 +91,9 @@ PARTS = {
     ),
     "waits": Part(
         "Waits inside local epochs", 25,
-        "Operations for which the host waits (`.item()`, copies to the host, and whatever CUDA's debug mode names) in "
-        "a round after the first: inside the local epochs, where there should be none, and outside. On the CPU numbers "
-        "of tensors that are on the host anyway count too.",
+        "What makes the host wait in a round after the first, by CUDA's debug mode: inside the local epochs, where "
+        "there should be nothing, and outside. On the CPU operations are counted that would make it wait (`.item()` "
+        "and the like), those on numbers that are on the host anyway too.",
     ),
     "rounds": Part(
         "W1 to W3, whole rounds", 60,

@@ -27,7 +27,10 @@ def write_report(
     }
     report = {"command": sys.argv, **options.kind(), "versions": versions(), "parts": parts}
     replace(options.out / "report.json", json.dumps(report, indent=1) + "\n")
-    replace(options.out / "report.md", "\n".join(["# GPU report", *_summary(rows), *_sections(parts)]) + "\n")
+    replace(
+        options.out / "report.md",
+        "\n".join(["# GPU report", *_summary(options.small, rows), *_sections(parts)]) + "\n",
+    )
 
 
 def replace(path: Path, text: str) -> None:
@@ -37,9 +40,11 @@ def replace(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def _summary(rows: Mapping[str, Sequence[Row]]) -> list[str]:
+def _summary(small: bool, rows: Mapping[str, Sequence[Row]]) -> list[str]:
     """Say in a few lines what one wants to know first."""
     lines = [""]
+    if small:
+        lines += ["Settings are tiny: that everything runs is all that this shows.", ""]
     compared = [row for row in rows.get("agreement", ()) if "agrees" in row]
     if compared:
         apart = [row["key"] for row in compared if not row["agrees"]]

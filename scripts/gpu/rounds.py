@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from benchmark import HandWritten, Workload, build, examples, our_rounds
 
-from gpu.measuring import begin_peak, peak_mib, repeated, setting
+from gpu.measuring import begin_peak, peak_mib, plain_backends, repeated, setting
 from gpu.parts import Case, Options, Row
 from gpu.workload import timing_row, workload
 
@@ -55,6 +55,7 @@ def rounds_row(options: Options, w: Workload, ours: str, seconds: float) -> Row:
         if ours:
             rounds = our_rounds(experiment)
         else:
+            plain_backends()  # nobody who writes a loop asks for determinism
             model = deepcopy(experiment.executor.worker.module.model).to(device)
             data = (part.to(device) for part in examples(experiment, w))
             rounds = HandWritten(w, model, *data, 1).rounds()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
@@ -40,7 +41,10 @@ def run_report(options: Options, names: Sequence[str], seconds: float, script: P
         budget = allotted(seconds - (time.monotonic() - began), shares)
         notes[name] = run_part(name, options, budget, script)
         write_report(options, notes, {one: rows_of(options, one) for one in PARTS})
-        print(f"{name}: {notes[name] or 'done'} ({time.monotonic() - began:.0f} s so far)", flush=True)
+        rows = rows_of(options, name)
+        short = len([row for row in rows if "error" in row or "left out" in row])
+        said = notes[name] or f"{len(rows) - short} of {len(rows)} rows"
+        print(f"{name}: {said} ({time.monotonic() - began:.0f} s so far)", flush=True)
     rows = [row for name in names for row in rows_of(options, name)]
     failed = any("error" in row or row.get("agrees") is False for row in rows)
     return int(failed or any(notes.values()))
@@ -128,7 +132,7 @@ def _found(case: Case, deadline: float) -> Row:
     try:
         return case.run()
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {(str(error).strip() or 'no words').splitlines()[0]}"}
+        return {"error": "".join(traceback.format_exception_only(error)).strip().splitlines()[0]}
     finally:
         gc.collect()
         if "torch" in sys.modules:

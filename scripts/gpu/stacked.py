@@ -32,27 +32,28 @@ def grouped_last(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 def bmm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Unfolded images, and one product for each client."""
-    columns = functional.unfold(x.flatten(0, 1), w.shape[3:]).unflatten(0, x.shape[:2])
-    # (K, B, C h w, L) to (K, C h w, B L)
-    wide = columns.transpose(1, 2).flatten(2)
-    y = torch.baddbmm(b[:, :, None], w.flatten(2), wide)
-    return _images(y.unflatten(2, (x.shape[1], -1)).transpose(1, 2), x, w)
+    windows = _windows(x, w)
+    columns = windows.permute(0, 2, 5, 6, 1, 3, 4).flatten(1, 3).flatten(2)  # (K, C h w, B L)
+    y = torch.baddbmm(b[:, :, None], w.flatten(2), columns)
+    return y.unflatten(2, (x.shape[1], *windows.shape[3:5])).transpose(1, 2)
 
 
 def bmm_each(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Unfolded images, and one product for each image."""
-    columns = functional.unfold(x.flatten(0, 1), w.shape[3:]).unflatten(0, x.shape[:2])
+    windows = _windows(x, w)
+    columns = windows.permute(0, 1, 2, 5, 6, 3, 4).flatten(2, 4).flatten(3)  # (K, B, C h w, L)
     y = w.flatten(2)[:, None] @ columns + b[:, None, :, None]
-    return _images(y, x, w)
+    return y.unflatten(3, windows.shape[3:5])
+
+
+def _windows(x: Tensor, w: Tensor) -> Tensor:
+    """Give what each filter sees, (K, B, C, H', W', h, w), a view; `nn.functional.unfold` starts a kernel an image."""
+    return x.unfold(3, w.shape[3], 1).unfold(4, w.shape[4], 1)
 
 
 def loop(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """One convolution after the other."""
     return torch.stack([functional.conv2d(*parts) for parts in zip(x, w, b, strict=True)])
-
-
-def _images(y: Tensor, x: Tensor, w: Tensor) -> Tensor:
-    return y.unflatten(3, (x.shape[3] - w.shape[3] + 1, x.shape[4] - w.shape[4] + 1))
 
 
 FORMS: dict[str, Conv] = {

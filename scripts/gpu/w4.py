@@ -26,4 +26,4 @@ def cases(options: Options) -> Iterator[Case]:
     """Yield each contestant, what has to be compiled last."""
     w = workload("W4", options)
     for name, ours in list(CONTESTANTS.items())[: 4 if options.small else None]:
-        yield Case(name, partial(rounds_row, options, w, ours, seconds=6.0))
+        yield Case(name, partial(rounds_row, options, w, ours, seconds=4.0))

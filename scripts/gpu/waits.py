@@ -18,7 +18,6 @@ from gpu.parts import Case, Options, Row
 from gpu.workload import workload
 
 WAITING = ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal", "aten::unique")
-COPYING = ("aten::_to_copy", "aten::copy_")
 CONTESTANTS = {
     "serial": "executor=serial",
     "vectorized": "executor=vectorized executor.memory_mb=24000",
@@ -32,32 +31,21 @@ CONTESTANTS = {
 class Waits(TorchDispatchMode):
     """Notes which operations wait, and who called them.
 
-    Args:
-        device: Type of the device for which a wait counts.
-
     Attributes:
         inside: Callers within local epochs, and how often.
         outside: The others.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._device = device
         self.inside: Counter[str] = Counter()
         self.outside: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation as it is."""
-        name, result = func.name().partition(".")[0], func(*args, **(kwargs or {}))
-        if name in WAITING and args[0].device.type == self._device:
+        if (name := func.name().partition(".")[0]) in WAITING:
             self.note(name)
-        elif name in COPYING:
-            # Into what, from what: a copy to the host waits, whoever reads it.
-            source = args[1] if name == "aten::copy_" else args[0]
-            target = args[0] if name == "aten::copy_" else result
-            if source.device.type == self._device and source.device.type != "cpu" == target.device.type:
-                self.note(f"{name} to the host")
-        return result
+        return func(*args, **(kwargs or {}))
 
     def note(self, what: str) -> None:
         """Count a wait where the Python code stands now."""
@@ -70,11 +58,11 @@ class Waits(TorchDispatchMode):
 
     @contextmanager
     def of_cuda(self) -> Iterator[None]:
-        """Note what CUDA's own debug mode warns of, which also sees what is no operation of PyTorch."""
+        """Note what CUDA's own debug mode warns of, in place of operations."""
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.showwarning = lambda message, *_: (
-                self.note("CUDA waits") if "synchroniz" in str(message) else None
+                self.note("CUDA waits") if "called a synchronizing" in str(message) else None
             )
             torch.cuda.set_sync_debug_mode("warn")
             try:
@@ -97,10 +85,8 @@ def waits_row(options: Options, ours: str) -> Row:
         words = f"trainer=default trainer.accelerator={accelerator} trainer.num_threads=1 {ours}"
         rounds = our_rounds(build(w, words, Path(folder)))
         next(rounds)
-        waits = Waits(options.device)
-        if options.device == "cuda":
-            stack.enter_context(waits.of_cuda())
-        stack.enter_context(waits)
+        waits = Waits()
+        stack.enter_context(waits.of_cuda() if options.device == "cuda" else waits)
         next(rounds)
     places = "; ".join(f"{count} {what}" for what, count in waits.inside.most_common(6))
     others = "; ".join(f"{count} {what}" for what, count in waits.outside.most_common(6))

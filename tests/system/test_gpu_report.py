@@ -120,7 +120,9 @@ def test_the_same_command_again_does_what_is_missing(tmp_path):
     assert len(json.loads((tmp_path / "out" / "report.json").read_text())["parts"]["w4"]["rows"]) == 3
     done, _ = run_fake(tmp_path, "--small")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: --out must be a new folder or that of a report of the same device, ")
+    assert done.stderr.startswith(
+        "error: --out must be a new folder or that of a report of the same device, "
+    )
 
 
 def test_cases_are_left_out_when_the_time_is_spent(tmp_path):
@@ -204,6 +206,27 @@ def test_stacked_steps_by_hand_are_those_of_each_client(form):
             torch.testing.assert_close(step.weights[name][client], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_w4_is_the_preset_without_dropout(tmp_path):
+    from benchmark import WORKLOADS, overrides
+
+    import fedfeat
+
+    w = WORKLOADS["W4"]
+    assert "model=pfl_cnn" in overrides(w, w.best)
+    data = ["data=synthetic", "data/transform=none", "data.loader.num_train=50000", "data.loader.num_test=10"]
+    places = [f"paths.root={tmp_path}", f"hydra.run.dir={tmp_path}"]
+    preset = fedfeat.build(["experiment=pfl_cifar10", *data, "trainer=cpu", *places])
+    worker = preset.executor.worker
+    assert {preset.data.num_examples(k) for k in range(w.clients)} == {w.samples}
+    assert (preset.data.num_clients, preset.plan.cohort_size, worker.settings.batch_size) == (
+        1000,
+        w.cohort,
+        w.batch,
+    )
+    assert (worker.module.base_lr, preset.plan.num_rounds) == (0.1, 1500)
+    assert sum(p.numel() for p in worker.module.parameters()) == 1_626_442
+
+
 def test_waits_inside_local_epochs_are_found(tmp_path, monkeypatch):
     from gpu.waits import waits_row
 
@@ -223,7 +246,15 @@ def test_waits_inside_local_epochs_are_found(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_whole_report_on_the_cpu(tmp_path):
-    command = [sys.executable, str(SCRIPTS / "gpu_report.py"), "--out", str(tmp_path), "--device", "cpu", "--small"]
+    command = [
+        sys.executable,
+        str(SCRIPTS / "gpu_report.py"),
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        "--small",
+    ]
     done = subprocess.run([*command, "--seconds", "900"], capture_output=True, text=True)
     report = json.loads((tmp_path / "report.json").read_text())
     assert done.returncode == 0, (tmp_path / "report.md").read_text()

@@ -163,8 +163,10 @@ def pfl_cnn(
         ("conv1", conv_block(channels, 32, 3)),
         ("conv2", conv_block(32, 64, 3, pool=nn.MaxPool2d(2))),
     ]
-    drops = {"input_dropout": input_dropout, "dropout": (dropout,)}
-    return conv_net("pfl_cnn", encoder, input_shape, num_classes, hidden=(128,), init=init, **drops)
+    return conv_net(
+        "pfl_cnn", encoder, input_shape, num_classes, hidden=(128,), dropout=(dropout,),
+        input_dropout=input_dropout, init=init,
+    )  # fmt: skip
 
 
 def heterofl_cnn(

@@ -176,7 +176,9 @@ def test_files_of_networks_say_their_size(name, num_classes, count):
 
 
 def test_pfl_cnn_has_the_dropout_of_the_source():
-    network = on_meta(instantiate(OmegaConf.load(next(path for path in CONFIGS if path.stem == "pfl_cnn"))), CIFAR, 10)
+    network = on_meta(
+        instantiate(OmegaConf.load(next(path for path in CONFIGS if path.stem == "pfl_cnn"))), CIFAR, 10
+    )
     assert network.encoder(torch.zeros(2, *CIFAR, device="meta")).shape == (2, 64, 14, 14)
     dropped = {n: m.p for n, m in network.named_modules() if isinstance(m, nn.Dropout)}
     assert dropped == {"head.fc1.input_dropout": 0.25, "head.fc1.dropout": 0.5}
