@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,17 @@ CONTESTANTS = {
 
 
 class Waits(TorchDispatchMode):
-    """Notes which operations wait, and who called them.
+    """Notes which operations wait, and who called them."""
 
-    Attributes:
-        inside: Callers within local epochs, and how often.
-        outside: The others.
-    """
+    @cached_property
+    def inside(self) -> Counter[str]:
+        """Callers within local epochs, and how often."""
+        return Counter()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside: Counter[str] = Counter()
-        self.outside: Counter[str] = Counter()
+    @cached_property
+    def outside(self) -> Counter[str]:
+        """The others."""
+        return Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation as it is."""
