@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100: torchvision's files, an image folder, or a download."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100: torchvision's files, an image folder, a packed file, or a download."""
 
 import hashlib
 import os
@@ -15,6 +15,7 @@ import torch
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.fingerprint import noted, stamp_of
 from fedfeat.data.folder import read_splits
+from fedfeat.data.packed import SUFFIX, read_packed
 from fedfeat.data.subset import Limit, limited
 from fedfeat.errors import DataError
 from fedfeat.files import remove_leftovers, scratch_folder
@@ -78,7 +79,7 @@ def named(
     """Load a well-known data set.
 
     Looked for below ``root``, in this order: torchvision's files, ``<name>/{train,test}/<class>/*``,
-    ``{train,test}/<class>/*``.
+    ``{train,test}/<class>/*``, ``<name>.safetensors`` (see `packed`).
 
     Args:
         name: ``mnist``, ``fashion_mnist``, ``cifar10`` or ``cifar100``.
@@ -97,7 +98,9 @@ def _whole(name: str, root: Path, download: bool, cache_dir: str | Path | None) 
         return _from_torchvision(name, source, root, cache_dir)
     for folder in (root / name, root):
         if (folder / "train").is_dir() or (folder / "test").is_dir():
-            return _from_folder(name, source, folder, cache_dir)
+            return _from_splits(name, source, folder, read_splits(folder, None, source.shape[0], cache_dir))
+    if (packed := root / f"{name}{SUFFIX}").is_file():
+        return _from_splits(name, source, packed, read_packed(packed))
     if not download:
         raise DataError(_missing(name, source, root, "data.loader.download is false"))
     _download(name, source, root)
@@ -141,16 +144,18 @@ def _examples(raw: Any) -> Examples:
     return Examples(pixels, torch.as_tensor(np.asarray(raw.targets), dtype=torch.int64))
 
 
-def _from_folder(name: str, source: Source, folder: Path, cache_dir: str | Path | None) -> Dataset:
-    train, test, folders = read_splits(folder, None, source.shape[0], cache_dir)
-    if len(folders) != source.num_classes:
-        found = len(folders)
-        raise DataError(f"{folder} must hold the {source.num_classes} classes of {name}, but it has {found}.")
+def _from_splits(
+    name: str, source: Source, place: Path, splits: tuple[Examples, Examples, tuple[str, ...]]
+) -> Dataset:
+    train, test, labels = splits
+    if len(labels) != source.num_classes:
+        found = len(labels)
+        raise DataError(f"{place} must hold the {source.num_classes} classes of {name}, but it has {found}.")
     shape = tuple(train.inputs.shape[1:])
     if shape != source.shape:
-        raise DataError(f"{folder} must hold the {source.shape} images of {name}, but they are {shape}.")
-    numbered = all(label.isdecimal() for label in folders)
-    classes = source.classes if numbered and source.classes else folders
+        raise DataError(f"{place} must hold the {source.shape} images of {name}, but they are {shape}.")
+    numbered = all(label.isdecimal() for label in labels)
+    classes = source.classes if numbered and source.classes else labels
     return Dataset(name, train, test, classes, source.mean, source.std)
 
 
@@ -186,8 +191,8 @@ def _missing(name: str, source: Source, root: Path, reason: str) -> str:
         f"{source.torchvision}('{root.resolve()}', download=True)\""
     )
     return (
-        f"{name} must be in data.root as {source.folder}/*, {name}/{{train,test}}/<class>/* or "
-        f"{{train,test}}/<class>/*, but {root} has none of them ({reason}); "
+        f"{name} must be in data.root as {source.folder}/*, {name}/{{train,test}}/<class>/*, "
+        f"{{train,test}}/<class>/* or {name}{SUFFIX}, but {root} has none of them ({reason}); "
         f"with a network, {command} fetches it."
     )
 
