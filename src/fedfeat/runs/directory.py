@@ -172,7 +172,10 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Commit of the source tree, with ``-dirty`` where files differ from it; None outside a checkout."""
+    """Commit of the source tree, with ``-dirty`` where files differ from it; None outside a checkout and a bundle."""
+    # What scripts/bundle.py packs may be unpacked within another checkout.
+    with suppress(OSError):
+        return (Path(__file__).parents[3] / "COMMIT").read_text().strip()
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
         result = subprocess.run(

@@ -1,0 +1,288 @@
+"""Take fedfeat to machines without a network: code, wheels, data sets and a run in files of a chosen size.
+
+    python bundle.py have > have.json                       # there: what that machine has
+    python scripts/bundle.py pack --out BUNDLE --have have.json --data cifar10 --run logs/runs/RUN    # here
+    python BUNDLE/bundle.py unpack FOLDER                   # there
+    python FOLDER/bundle.py run FOLDER [overrides]          # there, as often as wanted
+
+All but ``pack`` needs Python's standard library alone. See docs/air-gapped.md.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+FORMAT = 1
+BLOCK = 1 << 20
+
+
+class Refused(Exception):
+    """Something that cannot go on; its message is one sentence."""
+
+
+def normal(name: str) -> str:
+    """Give the one way in which a package's name is written."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def machine() -> dict[str, Any]:
+    """Say what decides which wheels this machine needs: the environment of markers, libc and packages."""
+    full = platform.python_version()
+    environment = {
+        "implementation_name": sys.implementation.name, "implementation_version": full, "os_name": os.name,
+        "platform_machine": platform.machine(), "platform_release": platform.release(),
+        "platform_python_implementation": platform.python_implementation(), "python_full_version": full,
+        "platform_system": platform.system(), "platform_version": platform.version(), "sys_platform": sys.platform,
+        "python_version": ".".join(platform.python_version_tuple()[:2]),
+    }  # fmt: skip
+    packages = {normal(one.metadata["Name"]): one.version for one in importlib.metadata.distributions()}
+    return {"environment": environment, "libc": platform.libc_ver(), "packages": packages}
+
+
+def signed(content: dict[str, Any]) -> dict[str, Any]:
+    """Give a manifest with the digest of what stands in it."""
+    text = json.dumps(content, sort_keys=True)
+    return content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read a bundle's manifest; one that was altered is refused."""
+    try:
+        found = json.loads(path.read_bytes())
+        whole = signed({key: value for key, value in found.items() if key != "sha256"}) == found
+    except FileNotFoundError:
+        raise Refused(f"{path} must be there, but it is not: copy it again.") from None
+    except (ValueError, AttributeError):
+        whole = False
+    if not whole:
+        raise Refused(f"{path} must be as it was packed, but it is damaged: copy it again.")
+    if found["format"] != FORMAT:
+        raise Refused(f"{path} must have format {FORMAT}, but it has {found['format']}.")
+    return found
+
+
+def check_part(folder: Path, part: dict[str, Any]) -> None:
+    """Refuse a part that is not there or not as it was packed."""
+    path, digest = folder / part["name"], hashlib.sha256()
+    if not path.is_file():
+        raise Refused(f"{path} must be there, but it is not: copy it again.")
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    if digest.hexdigest() != part["sha256"]:
+        size = path.stat().st_size
+        how = "damaged" if size == part["size"] else f"{size} bytes of {part['size']}"
+        raise Refused(f"{path} must be as it was packed, but it is {how}: copy it again.")
+
+
+def check_machine(manifest: dict[str, Any]) -> None:
+    """Refuse a machine for which the wheels were not chosen."""
+    here, wanted = machine()["environment"], manifest["environment"]
+    for key in ("python_version", "platform_machine", "sys_platform"):
+        if manifest["wheels"] and here[key] != wanted[key]:
+            raise Refused(
+                f"{key} must be {wanted[key]}, for which the bundle was packed, but it is {here[key]}."
+            )
+
+
+class Joined(io.RawIOBase):
+    """The parts as one stream."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._files: Iterator[BinaryIO] = (path.open("rb") for path in paths)
+        self._file = next(self._files)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read as many bytes as there are, up to so many."""
+        found = b""
+        while len(found) < size:
+            block = self._file.read(size - len(found))
+            found += block
+            if not block:
+                self._file.close()
+                following = next(self._files, None)
+                if following is None:
+                    break
+                self._file = following
+        return found
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file completely or not at all."""
+    fresh = path.with_name(f".{path.name}.tmp")
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Wait for others that unpack into the same folder."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def extract(parts: Path, manifest: dict[str, Any], into: Path) -> None:
+    """Make the folder with all that was packed, completely or not at all."""
+    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+        raise Refused(
+            f"{into} must be a new or empty folder, or one of this bundle, but it holds something else."
+        )
+    check_machine(manifest)
+    for part in manifest["parts"]:
+        check_part(parts, part)
+    fresh = into.with_name(f".{into.name}.unpack.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)  # of an unpacking that was killed
+    paths = [parts / part["name"] for part in manifest["parts"]]
+    safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.0 to 3.11.3 have none
+    with tarfile.open(fileobj=Joined(paths), mode="r|bz2") as archive:
+        archive.extractall(fresh, **safe)
+    write_text(fresh / "manifest.json", json.dumps(manifest, indent=1))
+    os.sync()  # a folder that has its name has its files, whatever happens then
+    fresh.replace(into)
+
+
+def call(command: Sequence[str | Path], rule: str) -> str:
+    """Run a command and give what it printed; where it fails, its last line is part of the refusal."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
+        raise Refused(f"{rule}, but it failed: {lines[-1].strip()}")
+    return done.stdout
+
+
+def install(into: Path, manifest: dict[str, Any]) -> None:
+    """Make an environment of the packed wheels in front of the packages of the Python that runs this."""
+    missing = [name for name in manifest["wheels"] if not (into / "wheels" / name).is_file()]
+    if missing:
+        raise Refused(
+            f"{into / 'wheels' / missing[0]} must be there, but it is not: unpack into a new folder."
+        )
+    place, uv = into / ".venv", shutil.which("uv")
+    if manifest["wheels"] and uv is None and importlib.util.find_spec("ensurepip") is None:
+        raise Refused("uv or Python's ensurepip must be there to install wheels, but neither is.")
+    needs_pip = bool(manifest["wheels"]) and uv is None
+    venv.EnvBuilder(clear=True, symlinks=True, with_pip=needs_pip).create(place)
+    python = place / "bin" / "python"
+    wheels = [into / "wheels" / name for name in manifest["wheels"]]
+    options = ["--no-index", "--no-deps", "--find-links", into / "wheels", *wheels]
+    tool: list[str | Path] = [python, "-m", "pip", "install"]
+    if uv is not None:
+        tool = [uv, "pip", "install", "--offline", "--no-cache", "--python", python]
+    if wheels:
+        call([*tool, *options], "The wheels must install")
+    # A .pth in a folder that such a line names does not count, such as that of a checkout of fedfeat.
+    behind = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    packages = place / "lib" / f"python{machine()['environment']['python_version']}" / "site-packages"
+    write_text(packages / "bundle.pth", "\n".join([str(into / "code" / "src"), *behind, ""]))
+    check_packages(python, manifest["needs"])
+    for name, function in tomllib.loads((into / "code" / "pyproject.toml").read_text())["project"][
+        "scripts"
+    ].items():
+        module, _, entry = function.partition(":")
+        script = place / "bin" / name
+        write_text(script, f"#!{python}\nfrom {module} import {entry}\n\n{entry}()\n")
+        script.chmod(0o755)
+
+
+def check_packages(python: Path, needs: dict[str, str | None]) -> None:
+    """Refuse an environment without a package that runs need, or with another version of one that was packed."""
+    program = (
+        "import runpy, json, sys; print(json.dumps(runpy.run_path(sys.argv[1])['machine']()['packages']))"
+    )
+    found = json.loads(call([python, "-c", program, Path(__file__).resolve()], "The environment must start"))
+    for name, version in needs.items():
+        if found.get(name) is None or version not in (None, found[name]):
+            rule = f"{name} must be on this machine, for it was not packed" if version is None else (
+                f"{name} must be {version}, as it was packed"
+            )  # fmt: skip
+            raise Refused(f"{rule}, but it is {found.get(name, 'not there')}.")
+
+
+def unpack(parts: Path, into: Path) -> None:
+    """Verify, join, extract and install; what is done already is left as it is."""
+    manifest = read_manifest(parts / "manifest.json")
+    with alone(into):
+        mark = into / ".installed"
+        there = into / "manifest.json"
+        if not (there.is_file() and read_manifest(there) == manifest):
+            extract(parts, manifest, into)
+        if mark.is_file() and mark.read_text() == manifest["sha256"]:
+            print(f"{into} holds this bundle already.")
+            return
+        install(into, manifest)
+        write_text(mark, manifest["sha256"])
+    print(f"{into} is ready: {sys.executable} {into / 'bundle.py'} run {into} [overrides]")
+
+
+def run(into: Path, overrides: Sequence[str]) -> None:
+    """Become a run of fedfeat: the packed one where there is one, else of the overrides alone."""
+    if not (into / ".installed").is_file():
+        raise Refused(f"{into} must be an unpacked bundle, but it is not: unpack into it first.")
+    words = read_manifest(into / "manifest.json")["run"]
+    if words is not None and not any(word.startswith("hydra.run.dir=") for word in overrides):
+        overrides = [*words, f"hydra.run.dir={into / 'run'}", *overrides]
+    places = {"FEDFEAT_ROOT": str(into)} | (
+        {"FEDFEAT_DATA": str(into / "data")} if (into / "data").is_dir() else {}
+    )
+    python = str(into / ".venv" / "bin" / "python")
+    os.execve(python, [python, "-m", "fedfeat", *overrides], os.environ | places)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command; a refusal is one sentence, with exit code 2."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("have", help="print what this machine has")
+    commands.add_parser("pack", help="make a bundle (--help for more)", add_help=False)
+    one = commands.add_parser("unpack", help="verify, join and install a bundle")
+    one.add_argument("into", type=Path)
+    one.add_argument(
+        "--parts", type=Path, default=Path(__file__).parent, help="folder of the parts (this one)"
+    )
+    one = commands.add_parser("run", help="start fedfeat, or go on with the packed run")
+    one.add_argument("into", type=Path)
+    options, rest = parser.parse_known_args(argv)
+    if rest and options.command not in ("pack", "run"):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        if options.command == "have":
+            print(json.dumps(machine(), indent=1))
+        elif options.command == "pack":
+            from bundle_pack import main as pack
+
+            pack(rest)
+        elif options.command == "unpack":
+            unpack(options.parts.absolute(), options.into.absolute())
+        else:
+            run(options.into.absolute(), rest)
+    except Refused as error:
+        print(f"bundle: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

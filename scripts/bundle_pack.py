@@ -1,0 +1,210 @@
+"""The command ``bundle.py pack``: everything for a machine without a network, in parts of a chosen size."""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import bundle
+import bundle_wheels
+import yaml
+
+from fedfeat.data.packed import SUFFIX, write_packed
+from fedfeat.data.torchvision_sets import SOURCES, named
+from fedfeat.errors import UserError
+from fedfeat.files import remove_leftovers, scratch_folder
+from fedfeat.runs.directory import git_commit, locked
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "uv.lock"
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+# Of a packed run, words about places of the machine that made it.
+ELSEWHERE = re.compile(
+    r"[+~]*(paths|hydra)[./@]|[+~]*\w+\.(root|cache_dir)=|[+~]*\w+\.loader\.(root|cache_dir)="
+)
+
+
+class Parts:
+    """A stream into numbered files of a size, whose digests are taken on the way."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._folder, self._size, self._room = folder, size, 0
+        self.parts: list[dict[str, Any]] = []
+
+    def write(self, data: bytes) -> int:
+        """Write bytes, into as many files as they need."""
+        rest = memoryview(data)
+        while rest:
+            if not self._room:
+                self._next()
+            block = rest[: self._room]
+            self._file.write(block)
+            self._digest.update(block)
+            self._room -= len(block)
+            rest = rest[len(block) :]
+        return len(data)
+
+    def close(self) -> None:
+        """Note the last part."""
+        if self.parts:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self.parts[-1] |= {"size": self._file.tell(), "sha256": self._digest.hexdigest()}
+            self._file.close()
+
+    def _next(self) -> None:
+        self.close()
+        name = f"part-{len(self.parts) + 1:03}"
+        self._file, self._digest, self._room = (self._folder / name).open("wb"), hashlib.sha256(), self._size
+        self.parts.append({"name": name})
+
+
+def size_of(text: str) -> int:
+    """Read a size as ``100M``: bytes, or thousands, millions or thousand millions of them."""
+    match = re.fullmatch(r"([1-9]\d*)([KMG]?)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"it must be a size such as 100M, but it is {text!r}")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def code(root: Path) -> Iterator[tuple[str, Path]]:
+    """Go through the tracked files of the checkout."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (root / name).exists():
+            yield f"code/{name}", root / name
+
+
+def data(names: Sequence[str], root: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
+    """Go through data sets: known ones in packed form, made in a folder, others as they lie below the root."""
+    for name in names:
+        if name in SOURCES:
+            path = scratch / f"{name}{SUFFIX}"
+            if not (root / path.name).is_file():
+                write_packed(path, named(name, root, download=False))  # type: ignore[arg-type]
+            else:
+                path = root / path.name
+            yield f"data/{path.name}", path
+        else:
+            if not (root / name).exists():
+                known = ", ".join(SOURCES)
+                raise bundle.Refused(
+                    f"--data must be one of {known} or lie in {root}, but {name!r} is neither."
+                )
+            yield f"data/{name}", root / name
+
+
+def run_files(run: Path) -> Iterator[tuple[str, Path]]:
+    """Go through the files of a run directory; its lock and what killed processes left are not among them."""
+    for path in sorted(run.rglob("*")):
+        if path.is_file() and path.name != ".lock" and not path.name.endswith(".tmp"):
+            yield f"run/{path.relative_to(run)}", path
+
+
+def run_words(run: Path) -> list[str]:
+    """Give the overrides that a run was started with, but for those about places."""
+    path = run / ".hydra" / "overrides.yaml"
+    if not path.is_file():
+        raise bundle.Refused(f"--run must be the directory of a run, but {run} has no .hydra/overrides.yaml.")
+    return [word for word in yaml.safe_load(path.read_text()) if not ELSEWHERE.match(word)]
+
+
+def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Take the user who packed out of an entry."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def pack(options: argparse.Namespace) -> None:
+    """Make the folder of a bundle, completely or not at all."""
+    out: Path = options.out.absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise bundle.Refused(f"--out must be a new or empty folder, but {out} holds something.")
+    target = bundle_wheels.Target.read(options.have, options.python, options.platform)
+    lock = tomllib.loads(LOCK.read_text())["package"]
+    direct = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    needed = bundle_wheels.needed(lock, direct, target, options.extra)
+    lacking = [package for package in needed.values() if package is not None]
+    words = None if options.run is None else run_words(options.run)
+    wheels = bundle_wheels.wheels(lacking, target, options.wheels)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(out.parent)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(scratch_folder(out.parent, out.name))
+        (scratch / "COMMIT").write_text(f"{git_commit()}\n")
+        entries = [
+            ("bundle.py", ROOT / "scripts" / "bundle.py"),
+            *code(ROOT),
+            ("code/COMMIT", scratch / "COMMIT"),
+        ]
+        entries += [(f"wheels/{path.name}", path) for path in wheels]
+        entries += data(options.data, options.data_root.expanduser(), scratch)
+        if options.run is not None:
+            stack.enter_context(locked(options.run, key="--run"))
+            entries += run_files(options.run)
+        folder = scratch / "bundle"
+        folder.mkdir()
+        parts = Parts(folder, options.part_size)
+        with tarfile.open(fileobj=parts, mode="w|bz2") as archive:  # type: ignore[call-overload]
+            for name, path in entries:
+                archive.add(path, name, filter=plain)
+        parts.close()
+        manifest = {
+            "format": bundle.FORMAT, "commit": git_commit(), "environment": target.environment, "run": words,
+            "wheels": [path.name for path in wheels], "parts": parts.parts,
+            "needs": {name: package and package["version"] for name, package in needed.items()},
+        }  # fmt: skip
+        bundle.write_text(folder / "manifest.json", json.dumps(bundle.signed(manifest), indent=1))
+        shutil.copy(ROOT / "scripts" / "bundle.py", folder)
+        os.replace(folder, out)
+    megabytes = sum(one["size"] for one in parts.parts) / 1e6
+    print(f"{out}: {len(parts.parts)} parts, {megabytes:.1f} MB, {len(wheels)} wheels.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the command; a refusal is one sentence, with exit code 2."""
+    parser = argparse.ArgumentParser(prog="bundle.py pack", description=__doc__)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="the bundle's folder, new or empty")
+    add("--part-size", type=size_of, default=size_of("100M"), help="largest size of a part (100M)")
+    add(
+        "--have",
+        action="append",
+        default=[],
+        help="a file of `bundle.py have`, or a package that is there already",
+    )
+    add("--extra", action="append", default=[], help="extra of fedfeat that is wanted there: slurm, ray, ...")
+    add("--python", help="Python there, as 3.12 (that of --have FILE, else of this machine)")
+    add(
+        "--platform",
+        action="append",
+        default=[],
+        help="tag of its platform, as manylinux_2_28_x86_64 (likewise)",
+    )
+    add(
+        "--wheels",
+        type=Path,
+        default=ROOT / "logs" / "cache" / "wheels",
+        help="where downloaded wheels are kept",
+    )
+    add(
+        "--data", action="append", default=[], help=f"{', '.join(SOURCES)}, or what lies in the data's folder"
+    )
+    add("--data-root", type=Path, default=Path(os.environ.get("FEDFEAT_DATA", "data")), help="that folder")
+    add("--run", type=Path, help="directory of a run to go on with")
+    try:
+        pack(parser.parse_args(argv))
+    except (UserError, bundle.Refused) as error:
+        print(f"bundle: {error}", file=sys.stderr)
+        sys.exit(2)
