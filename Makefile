@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(UV) run --frozen --no-sync
 
 .DEFAULT_GOAL := help
-.PHONY: help results install demo test test-slow lint format types clean
+.PHONY: help results bench install demo test test-slow lint format types clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,6 +19,9 @@ help: ## Show this list
 
 results: install ## Tables, figures and verdicts of docs/ from the runs in results/
 	$(RUN) python scripts/results.py
+
+bench: install ## Ratios to loops by hand, a line per workload in results/bench.jsonl (under 5 minutes)
+	OMP_NUM_THREADS=1 $(RUN) python scripts/bench.py
 
 install: .venv/.installed ## Install everything that uv.lock pins into .venv
 

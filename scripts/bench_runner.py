@@ -29,6 +29,7 @@ MODELS = {
     "W2": ["model=mnist_cnn", "model.dropout=0"],
     # None of the comparison's networks has dropout.
     "W3": ["model=vgg9", "model.conv_dropout=0", "model.dropout=0"],
+    "W4": ["model=pfl_cnn", "model.dropout=0", "model.input_dropout=0"],
 }
 
 

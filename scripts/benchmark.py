@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fedfeat
+from fedfeat.evidence.bench import spread
 from fedfeat.rounds.experiment import Experiment
 from fedfeat.rounds.samplers import Uniform
 
@@ -211,10 +212,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             times = compare(w, list(dict.fromkeys(names)), Path(folder))
         for name, seconds in times.items():
-            ratios = [own / base for own, base in zip(seconds, times[arguments.base], strict=True)]
+            middle, low, high = spread(seconds, times[arguments.base])
             print(
-                f"| {key} | {name} | {statistics.median(seconds):.4f} | {statistics.median(ratios):.3f} "
-                f"({min(ratios):.3f}-{max(ratios):.3f}) |",
+                f"| {key} | {name} | {statistics.median(seconds):.4f} | {middle:.3f} ({low:.3f}-{high:.3f}) |",
                 flush=True,
             )
 

@@ -93,12 +93,16 @@ def check_part(folder: Path, part: dict[str, Any]) -> None:
 
 
 def check_machine(manifest: dict[str, Any]) -> None:
-    """Refuse a machine for which the wheels were not chosen."""
-    here, wanted = machine()["environment"], manifest["environment"]
+    """Refuse a machine for which the wheels were not chosen, or that lacks what was not packed."""
+    here, wanted = machine(), manifest["environment"]
     for key in ("python_version", "platform_machine", "sys_platform"):
-        if manifest["wheels"] and here[key] != wanted[key]:
+        found = here["environment"][key]
+        if manifest["wheels"] and found != wanted[key]:
+            raise Refused(f"{key} must be {wanted[key]}, as the bundle's wheels need, but it is {found}.")
+    for name, version in manifest["needs"].items():
+        if version is None and name not in here["packages"]:
             raise Refused(
-                f"{key} must be {wanted[key]}, for which the bundle was packed, but it is {here[key]}."
+                f"{name} must be on this machine, for it was not packed, but {sys.executable} lacks it."
             )
 
 
@@ -207,17 +211,16 @@ def install(into: Path, manifest: dict[str, Any]) -> None:
 
 
 def check_packages(python: Path, needs: dict[str, str | None]) -> None:
-    """Refuse an environment without a package that runs need, or with another version of one that was packed."""
+    """Refuse an environment that has not the packed versions."""
     program = (
         "import runpy, json, sys; print(json.dumps(runpy.run_path(sys.argv[1])['machine']()['packages']))"
     )
     found = json.loads(call([python, "-c", program, Path(__file__).resolve()], "The environment must start"))
     for name, version in needs.items():
-        if found.get(name) is None or version not in (None, found[name]):
-            rule = f"{name} must be on this machine, for it was not packed" if version is None else (
-                f"{name} must be {version}, as it was packed"
-            )  # fmt: skip
-            raise Refused(f"{rule}, but it is {found.get(name, 'not there')}.")
+        if version not in (None, found.get(name)):
+            raise Refused(
+                f"{name} must be {version}, as it was packed, but it is {found.get(name, 'not there')}."
+            )
 
 
 def unpack(parts: Path, into: Path) -> None:

@@ -291,8 +291,8 @@ def test_a_wheel_or_a_package_that_is_missing_is_named(scripts, parts, tmp_path)
     shutil.rmtree(there)
     sign(scripts, parts, wheels=[], needs={"torch": None, "nowhere": None})
     sentence = refused(sys.executable, parts / "bundle.py", "unpack", there)
-    assert sentence == "bundle: nowhere must be on this machine, for it was not packed, but it is not there."
-    shutil.rmtree(there)
+    assert sentence.startswith("bundle: nowhere must be on this machine, for it was not packed, but ")
+    assert not there.exists()
     sign(scripts, parts, needs={"numpy": "0.1"})
     sentence = refused(sys.executable, parts / "bundle.py", "unpack", there)
     assert sentence.startswith("bundle: numpy must be 0.1, as it was packed, but it is ")
@@ -304,13 +304,13 @@ def test_a_plain_python_unpacks_and_says_what_it_lacks(small, tmp_path):
     if not python.exists():
         pytest.skip(f"needs the Python that this environment was made of, which is not at {python}")
     sentence = refused(python, "-I", small / "bundle.py", "unpack", tmp_path / "there")
-    assert "must be on this machine, for it was not packed" in sentence
+    assert f"must be on this machine, for it was not packed, but {python} lacks it." in sentence
 
 
 def test_another_python_is_refused(scripts, parts, tmp_path):
     environment = json.loads((parts / "manifest.json").read_text())["environment"]
     sign(scripts, parts, wheels=["one.whl"], environment=environment | {"python_version": "3.99"})
-    assert "python_version must be 3.99, for which the bundle was packed, but it is 3.1" in refused(
+    assert "python_version must be 3.99, as the bundle's wheels need, but it is 3.1" in refused(
         sys.executable, parts / "bundle.py", "unpack", tmp_path / "there"
     )
     assert not (tmp_path / "there").exists()
@@ -367,7 +367,14 @@ def test_wheels_of_the_index_are_installed_without_network_and_uv(scripts, offli
     assert {path.name.partition("-")[0] for path in (there / "wheels").iterdir()} == {
         "hydra_core", "omegaconf", "antlr4_python3_runtime",
     }  # fmt: skip
-    words = ("data=digits", "model=mlp", "algorithm=fedavg", "trainer=cpu", "federation.num_rounds=1")
+    words = (
+        "data=digits",
+        "partition=iid",
+        "model=mlp",
+        "algorithm=fedavg",
+        "trainer=cpu",
+        "federation.num_rounds=1",
+    )
     run = ("federation.num_clients=2", *words)
     done(*offline, sys.executable, there / "bundle.py", "run", there, *run, **environment)
     assert len(list((there / "logs").rglob("summary.json"))) == 1

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedfeat.errors import UserError
+from fedfeat.evidence import bench
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.claims import read_claims
@@ -38,7 +39,8 @@ def made(root: Path, figures: Path) -> dict[str, str]:
     )
     makers = Verdicts(evidence, read_claims(root / "results" / "claims.yaml"), figures).makers()
     texts = {page: filled((root / page).read_text(), makers) for page in PAGES}
-    return texts | {BOARD: filled((root / BOARD).read_text(), Tables(board, figures).makers())}
+    makers_of = {BOARD: Tables(board, figures).makers(), bench.PAGE: bench.makers(root)}
+    return texts | {page: filled((root / page).read_text(), found) for page, found in makers_of.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

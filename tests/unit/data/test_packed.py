@@ -67,7 +67,9 @@ def mnist(tmp_path):
             folder = tmp_path / "mnist" / split / str(label)
             folder.mkdir(parents=True)
             for number in range(2):
-                Image.fromarray(draw.integers(0, 256, (28, 28), dtype=np.uint8)).save(folder / f"{number}.png")
+                Image.fromarray(draw.integers(0, 256, (28, 28), dtype=np.uint8)).save(
+                    folder / f"{number}.png"
+                )
     return tmp_path
 
 
@@ -81,7 +83,9 @@ def test_a_packed_data_set_takes_the_place_of_its_files(mnist, tmp_path):
 
 def test_a_packed_file_of_another_data_set_is_refused(mnist, tmp_path):
     write_packed(tmp_path / "other" / "cifar10.safetensors", named("mnist", mnist, download=False))
-    with pytest.raises(DataError, match=r"cifar10\.safetensors must hold the \(3, 32, 32\) images of cifar10"):
+    with pytest.raises(
+        DataError, match=r"cifar10\.safetensors must hold the \(3, 32, 32\) images of cifar10"
+    ):
         named("cifar10", tmp_path / "other", download=False)
 
 
@@ -92,7 +96,9 @@ def test_an_altered_or_foreign_file_is_named(tmp_path):
     at = content.index(load_file(path)["train.inputs"].numpy().tobytes())
     content[at + 7] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"one\.safetensors must be a packed data set, but its train images have"):
+    with pytest.raises(
+        DataError, match=r"one\.safetensors must be a packed data set, but its train images have"
+    ):
         read_packed(path)
     path.write_bytes(b"no tensors")
     with pytest.raises(DataError, match=r"must be a packed data set, but it is not \("):

@@ -1,0 +1,81 @@
+"""The regression watch: every workload once, beside the loop by hand, as a line of results/bench.jsonl.
+
+    uv run python scripts/bench.py          # make bench: all workloads, a few minutes
+    uv run python scripts/bench.py W2
+
+Contestants and workloads are those of ``benchmark.py``: rounds of ours and of the loop by hand, in two processes,
+alternate, and ratios are taken round by round. A line says when, of which commit and on which machine; the history of
+docs/performance.md is made of all of them.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmark import WORKLOADS, Workload, compare
+
+from fedfeat.evidence.bench import FILE, PAGE, Line, append, makers, spread
+from fedfeat.evidence.pages import filled
+from fedfeat.files import atomic_write_text
+from fedfeat.runs.directory import git_commit
+
+BASE = "by hand, 2 processes"
+# Fewer than a table of the page has: all workloads together take less than 5 minutes on 2 cores.
+ROUNDS = {"W1": 20, "W2": 5, "W3": 3, "W4": 2}
+
+
+def machine() -> dict[str, Any]:
+    """Say what the numbers depend on beside the commit."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)), "torch": torch.__version__, "load": round(os.getloadavg()[0], 1),
+    }  # fmt: skip
+
+
+def measure(name: str, w: Workload) -> Line:
+    """Time one workload."""
+    here = machine()
+    with tempfile.TemporaryDirectory() as folder:
+        times = compare(w, [BASE, w.best], Path(folder))
+    own, base = times[w.best], times[BASE]
+    seconds = (round(statistics.median(own), 5), round(statistics.median(base), 5))
+    ratio = tuple(round(value, 4) for value in spread(own, base))
+    return Line(
+        name, git_commit() or "", date.today().isoformat(), here, w.best, BASE, seconds, ratio, w.rounds
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Add a line for each workload as soon as it is timed, and make the page's table again."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workloads", nargs="*", metavar="W", help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument(
+        "--rounds", type=int, help=f"rounds of each ({', '.join(f'{k} {v}' for k, v in ROUNDS.items())})"
+    )
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="the checkout")
+    options = parser.parse_args(argv)
+    for name in options.workloads or WORKLOADS:
+        line = measure(name, replace(WORKLOADS[name], rounds=options.rounds or ROUNDS[name]))
+        append(options.root / FILE, line)
+        middle, low, high = line.ratio
+        print(
+            f"{name}: {middle:.3f} ({low:.3f}-{high:.3f}) of {line.base}, {line.seconds[0]} s/round",
+            flush=True,
+        )
+    page = options.root / PAGE
+    atomic_write_text(page, filled(page.read_text(), makers(options.root)))
+
+
+if __name__ == "__main__":
+    main()
