@@ -43,7 +43,7 @@ def machine() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure(name: str, w: Workload) -> Line:
+def measure(name: str, w: Workload, commit: str) -> Line:
     """Time one workload."""
     here = machine()
     with tempfile.TemporaryDirectory() as folder:
@@ -51,9 +51,7 @@ def measure(name: str, w: Workload) -> Line:
     own, base = times[w.best], times[BASE]
     seconds = (round(statistics.median(own), 5), round(statistics.median(base), 5))
     ratio = tuple(round(value, 4) for value in spread(own, base))
-    return Line(
-        name, git_commit() or "", date.today().isoformat(), here, w.best, BASE, seconds, ratio, w.rounds
-    )
+    return Line(name, commit, date.today().isoformat(), here, w.best, BASE, seconds, ratio, w.rounds)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -65,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="the checkout")
     options = parser.parse_args(argv)
+    commit = git_commit() or "unknown"  # before the first line alters a tracked file
     for name in options.workloads or WORKLOADS:
-        line = measure(name, replace(WORKLOADS[name], rounds=options.rounds or ROUNDS[name]))
+        line = measure(name, replace(WORKLOADS[name], rounds=options.rounds or ROUNDS[name]), commit)
         append(options.root / FILE, line)
         middle, low, high = line.ratio
         print(
