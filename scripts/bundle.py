@@ -10,86 +10,21 @@ All but ``pack`` needs Python's standard library alone. See docs/air-gapped.md.
 
 import argparse
 import fcntl
-import hashlib
-import importlib.metadata
 import importlib.util
-import io
 import json
 import os
-import platform
-import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
 import venv
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-FORMAT = 1
-BLOCK = 1 << 20
-
-
-class Refused(Exception):
-    """Something that cannot go on; its message is one sentence."""
-
-
-def normal(name: str) -> str:
-    """Give the one way in which a package's name is written."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def machine() -> dict[str, Any]:
-    """Say what decides which wheels this machine needs: the environment of markers, libc and packages."""
-    full = platform.python_version()
-    environment = {
-        "implementation_name": sys.implementation.name, "implementation_version": full, "os_name": os.name,
-        "platform_machine": platform.machine(), "platform_release": platform.release(),
-        "platform_python_implementation": platform.python_implementation(), "python_full_version": full,
-        "platform_system": platform.system(), "platform_version": platform.version(), "sys_platform": sys.platform,
-        "python_version": ".".join(platform.python_version_tuple()[:2]),
-    }  # fmt: skip
-    packages = {normal(one.metadata["Name"]): one.version for one in importlib.metadata.distributions()}
-    return {"environment": environment, "libc": platform.libc_ver(), "packages": packages}
-
-
-def signed(content: dict[str, Any]) -> dict[str, Any]:
-    """Give a manifest with the digest of what stands in it."""
-    text = json.dumps(content, sort_keys=True)
-    return content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read a bundle's manifest; one that was altered is refused."""
-    try:
-        found = json.loads(path.read_bytes())
-        whole = signed({key: value for key, value in found.items() if key != "sha256"}) == found
-    except FileNotFoundError:
-        raise Refused(f"{path} must be there, but it is not: copy it again.") from None
-    except (ValueError, AttributeError):
-        whole = False
-    if not whole:
-        raise Refused(f"{path} must be as it was packed, but it is damaged: copy it again.")
-    if found["format"] != FORMAT:
-        raise Refused(f"{path} must have format {FORMAT}, but it has {found['format']}.")
-    return found
-
-
-def check_part(folder: Path, part: dict[str, Any]) -> None:
-    """Refuse a part that is not there or not as it was packed."""
-    path, digest = folder / part["name"], hashlib.sha256()
-    if not path.is_file():
-        raise Refused(f"{path} must be there, but it is not: copy it again.")
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    if digest.hexdigest() != part["sha256"]:
-        size = path.stat().st_size
-        how = "damaged" if size == part["size"] else f"{size} bytes of {part['size']}"
-        raise Refused(f"{path} must be as it was packed, but it is {how}: copy it again.")
+import bundle_format
+from bundle_format import Joined, Refused, call, check_part, machine, read_manifest, write_text
 
 
 def check_machine(manifest: dict[str, Any]) -> None:
@@ -104,38 +39,6 @@ def check_machine(manifest: dict[str, Any]) -> None:
             raise Refused(
                 f"{name} must be on this machine, for it was not packed, but {sys.executable} lacks it."
             )
-
-
-class Joined(io.RawIOBase):
-    """The parts as one stream."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._files: Iterator[BinaryIO] = (path.open("rb") for path in paths)
-        self._file = next(self._files)
-
-    def read(self, size: int = -1) -> bytes:
-        """Read as many bytes as there are, up to so many."""
-        found = b""
-        while len(found) < size:
-            block = self._file.read(size - len(found))
-            found += block
-            if not block:
-                self._file.close()
-                following = next(self._files, None)
-                if following is None:
-                    break
-                self._file = following
-        return found
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file completely or not at all."""
-    fresh = path.with_name(f".{path.name}.tmp")
-    with fresh.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
 
 
 @contextmanager
@@ -153,27 +56,17 @@ def extract(parts: Path, manifest: dict[str, Any], into: Path) -> None:
         raise Refused(
             f"{into} must be a new or empty folder, or one of this bundle, but it holds something else."
         )
-    check_machine(manifest)
     for part in manifest["parts"]:
         check_part(parts, part)
     fresh = into.with_name(f".{into.name}.unpack.tmp")
     shutil.rmtree(fresh, ignore_errors=True)  # of an unpacking that was killed
     paths = [parts / part["name"] for part in manifest["parts"]]
     safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.0 to 3.11.3 have none
-    with tarfile.open(fileobj=Joined(paths), mode="r|bz2") as archive:
+    with closing(Joined(paths)) as joined, tarfile.open(fileobj=joined, mode="r|bz2") as archive:
         archive.extractall(fresh, **safe)
     write_text(fresh / "manifest.json", json.dumps(manifest, indent=1))
     os.sync()  # a folder that has its name has its files, whatever happens then
     fresh.replace(into)
-
-
-def call(command: Sequence[str | Path], rule: str) -> str:
-    """Run a command and give what it printed; where it fails, its last line is part of the refusal."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
-        raise Refused(f"{rule}, but it failed: {lines[-1].strip()}")
-    return done.stdout
 
 
 def install(into: Path, manifest: dict[str, Any]) -> None:
@@ -201,21 +94,23 @@ def install(into: Path, manifest: dict[str, Any]) -> None:
     packages = place / "lib" / f"python{machine()['environment']['python_version']}" / "site-packages"
     write_text(packages / "bundle.pth", "\n".join([str(into / "code" / "src"), *behind, ""]))
     check_packages(python, manifest["needs"])
-    for name, function in tomllib.loads((into / "code" / "pyproject.toml").read_text())["project"][
-        "scripts"
-    ].items():
+    write_commands(into / "code" / "pyproject.toml", python)
+
+
+def write_commands(project: Path, python: Path) -> None:
+    """Put the console commands of a project beside a Python."""
+    for name, function in tomllib.loads(project.read_text())["project"]["scripts"].items():
         module, _, entry = function.partition(":")
-        script = place / "bin" / name
+        script = python.with_name(name)
         write_text(script, f"#!{python}\nfrom {module} import {entry}\n\n{entry}()\n")
         script.chmod(0o755)
 
 
 def check_packages(python: Path, needs: dict[str, str | None]) -> None:
     """Refuse an environment that has not the packed versions."""
-    program = (
-        "import runpy, json, sys; print(json.dumps(runpy.run_path(sys.argv[1])['machine']()['packages']))"
-    )
-    found = json.loads(call([python, "-c", program, Path(__file__).resolve()], "The environment must start"))
+    program = "import json, bundle_format; print(json.dumps(bundle_format.machine()['packages']))"
+    start = f"import sys; sys.path.insert(0, {str(Path(bundle_format.__file__).parent)!r}); {program}"
+    found = json.loads(call([python, "-c", start], "The environment must start"))
     for name, version in needs.items():
         if version not in (None, found.get(name)):
             raise Refused(
@@ -227,13 +122,14 @@ def unpack(parts: Path, into: Path) -> None:
     """Verify, join, extract and install; what is done already is left as it is."""
     manifest = read_manifest(parts / "manifest.json")
     with alone(into):
-        mark = into / ".installed"
-        there = into / "manifest.json"
-        if not (there.is_file() and read_manifest(there) == manifest):
-            extract(parts, manifest, into)
-        if mark.is_file() and mark.read_text() == manifest["sha256"]:
+        mark, there = into / ".installed", into / "manifest.json"
+        extracted = there.is_file() and read_manifest(there) == manifest
+        if extracted and mark.is_file() and mark.read_text() == manifest["sha256"]:
             print(f"{into} holds this bundle already.")
             return
+        check_machine(manifest)
+        if not extracted:
+            extract(parts, manifest, into)
         install(into, manifest)
         write_text(mark, manifest["sha256"])
     print(f"{into} is ready: {sys.executable} {into / 'bundle.py'} run {into} [overrides]")

@@ -1,7 +1,6 @@
 """The command ``bundle.py pack``: everything for a machine without a network, in parts of a chosen size."""
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -13,11 +12,11 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import bundle
+import bundle_format
 import bundle_wheels
 import yaml
+from bundle_format import Parts, Refused
 
 from fedfeat.data.packed import SUFFIX, write_packed
 from fedfeat.data.torchvision_sets import SOURCES, named
@@ -27,46 +26,13 @@ from fedfeat.runs.directory import git_commit, locked
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "uv.lock"
+# Beside the parts, and in what is made of them.
+THERE = [ROOT / "scripts" / name for name in ("bundle.py", "bundle_format.py")]
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 # Of a packed run, words about places of the machine that made it.
 ELSEWHERE = re.compile(
     r"[+~]*(paths|hydra)[./@]|[+~]*\w+\.(root|cache_dir)=|[+~]*\w+\.loader\.(root|cache_dir)="
 )
-
-
-class Parts:
-    """A stream into numbered files of a size, whose digests are taken on the way."""
-
-    def __init__(self, folder: Path, size: int) -> None:
-        self._folder, self._size, self._room = folder, size, 0
-        self.parts: list[dict[str, Any]] = []
-
-    def write(self, data: bytes) -> int:
-        """Write bytes, into as many files as they need."""
-        rest = memoryview(data)
-        while rest:
-            if not self._room:
-                self._next()
-            block = rest[: self._room]
-            self._file.write(block)
-            self._digest.update(block)
-            self._room -= len(block)
-            rest = rest[len(block) :]
-        return len(data)
-
-    def close(self) -> None:
-        """Note the last part."""
-        if self.parts:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self.parts[-1] |= {"size": self._file.tell(), "sha256": self._digest.hexdigest()}
-            self._file.close()
-
-    def _next(self) -> None:
-        self.close()
-        name = f"part-{len(self.parts) + 1:03}"
-        self._file, self._digest, self._room = (self._folder / name).open("wb"), hashlib.sha256(), self._size
-        self.parts.append({"name": name})
 
 
 def size_of(text: str) -> int:
@@ -98,9 +64,7 @@ def data(names: Sequence[str], root: Path, scratch: Path) -> Iterator[tuple[str,
         else:
             if not (root / name).exists():
                 known = ", ".join(SOURCES)
-                raise bundle.Refused(
-                    f"--data must be one of {known} or lie in {root}, but {name!r} is neither."
-                )
+                raise Refused(f"--data must be one of {known} or lie in {root}, but {name!r} is neither.")
             yield f"data/{name}", root / name
 
 
@@ -115,7 +79,7 @@ def run_words(run: Path) -> list[str]:
     """Give the overrides that a run was started with, but for those about places."""
     path = run / ".hydra" / "overrides.yaml"
     if not path.is_file():
-        raise bundle.Refused(f"--run must be the directory of a run, but {run} has no .hydra/overrides.yaml.")
+        raise Refused(f"--run must be the directory of a run, but {run} has no .hydra/overrides.yaml.")
     return [word for word in yaml.safe_load(path.read_text()) if not ELSEWHERE.match(word)]
 
 
@@ -130,7 +94,7 @@ def pack(options: argparse.Namespace) -> None:
     """Make the folder of a bundle, completely or not at all."""
     out: Path = options.out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise bundle.Refused(f"--out must be a new or empty folder, but {out} holds something.")
+        raise Refused(f"--out must be a new or empty folder, but {out} holds something.")
     target = bundle_wheels.Target.read(options.have, options.python, options.platform)
     lock = tomllib.loads(LOCK.read_text())["package"]
     direct = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -161,12 +125,15 @@ def pack(options: argparse.Namespace) -> None:
                 archive.add(path, name, filter=plain)
         parts.close()
         manifest = {
-            "format": bundle.FORMAT, "commit": git_commit(), "environment": target.environment, "run": words,
+            "format": bundle_format.FORMAT, "commit": git_commit(), "environment": target.environment, "run": words,
             "wheels": [path.name for path in wheels], "parts": parts.parts,
             "needs": {name: package and package["version"] for name, package in needed.items()},
         }  # fmt: skip
-        bundle.write_text(folder / "manifest.json", json.dumps(bundle.signed(manifest), indent=1))
-        shutil.copy(ROOT / "scripts" / "bundle.py", folder)
+        bundle_format.write_text(
+            folder / "manifest.json", json.dumps(bundle_format.signed(manifest), indent=1)
+        )
+        for path in THERE:
+            shutil.copy(path, folder)
         os.replace(folder, out)
     megabytes = sum(one["size"] for one in parts.parts) / 1e6
     print(f"{out}: {len(parts.parts)} parts, {megabytes:.1f} MB, {len(wheels)} wheels.")
@@ -205,6 +172,6 @@ def main(argv: Sequence[str]) -> None:
     add("--run", type=Path, help="directory of a run to go on with")
     try:
         pack(parser.parse_args(argv))
-    except (UserError, bundle.Refused) as error:
+    except (UserError, Refused) as error:
         print(f"bundle: {error}", file=sys.stderr)
         sys.exit(2)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import bundle
+import bundle_format
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -39,7 +39,7 @@ class Target:
     @classmethod
     def read(cls, have: Iterable[str], python: str | None, platforms: Sequence[str]) -> "Target":
         """Read files of ``bundle.py have`` and names of packages; without a file it is as this machine."""
-        found, packages = bundle.machine(), dict[str, str | None]()
+        found, packages = bundle_format.machine(), dict[str, str | None]()
         for one in have:
             if Path(one).is_file():
                 found = json.loads(Path(one).read_text())
@@ -69,7 +69,7 @@ class Target:
 def manylinux(machine: str, libc: Sequence[str]) -> list[str]:
     """Give the tags of platforms for a Linux with some libc, as ``("glibc", "2.35")``, the newest first."""
     if libc[0] != "glibc":
-        raise bundle.Refused(
+        raise bundle_format.Refused(
             f"--platform must be given for a machine whose libc is {libc[0] or 'unknown'!r}."
         )
     older = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
@@ -142,7 +142,7 @@ def wheels(packages: Sequence[Package], target: Target, cache: Path) -> list[Pat
     found = {one["name"]: _cached(one, tags, cache) for one in packages}
     for one in packages:
         if found[one["name"]] is None:
-            raise bundle.Refused(
+            raise bundle_format.Refused(
                 f"{one['name']} {one['version']} must have a wheel for {target.platforms[0]} and Python "
                 f"{target.environment['python_version']}, but uv.lock and its source give none."
             )
@@ -193,7 +193,7 @@ def _pip(words: Sequence[str], packages: Sequence[Package], kind: str, cache: Pa
         asked = Path(folder, "asked.txt")
         asked.write_text("\n".join(lines))
         command = [*pip(), *words, folder, "--no-deps", "--require-hashes", "--quiet", "-r", str(asked)]
-        bundle.call(
+        bundle_format.call(
             command, f"{', '.join(one['name'] for one in packages)} must be fetched from the package index"
         )
         for path in Path(folder).glob("*.whl"):
@@ -207,5 +207,5 @@ def pip() -> list[str]:
     private = Path(__file__).resolve().parents[1] / ".uv" / "bin" / "uv"
     uv = os.environ.get("UV") or shutil.which("uv") or (str(private) if private.exists() else None)
     if uv is None:
-        raise bundle.Refused("pip or uv must be there to download wheels, but neither is.")
+        raise bundle_format.Refused("pip or uv must be there to download wheels, but neither is.")
     return [uv, "tool", "run", "pip"]

@@ -28,7 +28,17 @@ PAGES = (
     "docs/architecture.md",
     *(
         f"docs/{name}.md"
-        for name in ("campaigns", "data", "deviations", "features", "ray", "report", "security", "slurm")
+        for name in (
+            "air-gapped",
+            "campaigns",
+            "data",
+            "deviations",
+            "features",
+            "ray",
+            "report",
+            "security",
+            "slurm",
+        )
     ),
 )
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}

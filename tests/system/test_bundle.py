@@ -33,13 +33,13 @@ WORDS = (
 def scripts():
     """Modules of the scripts, by name."""
     sys.path.insert(0, str(SCRIPTS))
-    import bundle
+    import bundle_format
     import bundle_pack
     import bundle_wheels
 
-    yield {"bundle": bundle, "pack": bundle_pack, "wheels": bundle_wheels}
+    yield {"format": bundle_format, "pack": bundle_pack, "wheels": bundle_wheels}
     sys.path.remove(str(SCRIPTS))
-    for name in ("bundle", "bundle_pack", "bundle_wheels"):
+    for name in ("bundle_format", "bundle_pack", "bundle_wheels"):
         sys.modules.pop(name)
 
 
@@ -280,7 +280,7 @@ def sign(scripts, folder, **changes):
     """Put other values into the manifest of a bundle."""
     path = folder / "manifest.json"
     content = {key: value for key, value in json.loads(path.read_text()).items() if key != "sha256"}
-    path.write_text(json.dumps(scripts["bundle"].signed(content | changes)))
+    path.write_text(json.dumps(scripts["format"].signed(content | changes)))
 
 
 def test_a_wheel_or_a_package_that_is_missing_is_named(scripts, parts, tmp_path):
@@ -303,7 +303,7 @@ def test_a_plain_python_unpacks_and_says_what_it_lacks(small, tmp_path):
     python = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
     if not python.exists():
         pytest.skip(f"needs the Python that this environment was made of, which is not at {python}")
-    sentence = refused(python, "-I", small / "bundle.py", "unpack", tmp_path / "there")
+    sentence = refused(python, small / "bundle.py", "unpack", tmp_path / "there")
     assert f"must be on this machine, for it was not packed, but {python} lacks it." in sentence
 
 

@@ -48,9 +48,16 @@ class Line:
     rounds: int
 
     @property
-    def place(self) -> str:
-        """The machine in words, without what changes from hour to hour."""
-        return f"{self.machine['cpu']}, {self.machine['cores']} cores, torch {self.machine['torch']}"
+    def benchmark(self) -> tuple[str, str, str]:
+        """Day, commit and machine, without what changes from hour to hour."""
+        place = f"{self.machine['cpu']}, {self.machine['cores']} cores, torch {self.machine['torch']}"
+        return self.date, self.commit, place
+
+    @property
+    def text(self) -> str:
+        """The ratio as tables write it."""
+        middle, low, high = (f"{value:.2f}".lstrip("0") for value in self.ratio)
+        return f"{middle} ({low}-{high})"
 
 
 def spread(own: Sequence[float], base: Sequence[float]) -> tuple[float, float, float]:
@@ -91,24 +98,27 @@ def read(path: Path) -> list[Line]:
 def history(lines: Sequence[Line]) -> str:
     """Give a table, a row for each benchmark and a column for each workload, and what our contestants were last."""
     names = sorted({line.workload for line in lines})
-    rows: list[tuple[Line, dict[str, str]]] = []
+    rows: list[dict[str, Line]] = []
     for line in lines:
-        first, cells = rows[-1] if rows else (None, {})
-        same = first and (first.date, first.commit, first.place) == (line.date, line.commit, line.place)
-        if not same or line.workload in cells:
-            rows.append((line, {}))
-        middle, low, high = (f"{value:.2f}".lstrip("0") for value in line.ratio)
-        rows[-1][1][line.workload] = f"{middle} ({low}-{high})"
-    table = markdown(
-        ["date", "commit", *names, "machine"],
-        [
-            [one.date, _short(one.commit), *(cells.get(name, "") for name in names), one.place]
-            for one, cells in rows
-        ],
-    )
+        if (
+            not rows
+            or line.workload in rows[-1]
+            or line.benchmark not in {one.benchmark for one in rows[-1].values()}
+        ):
+            rows.append({})
+        rows[-1][line.workload] = line
+    table = markdown(["date", "commit", *names, "load", "machine"], [_row(names, row) for row in rows])
     last = {line.workload: line for line in lines}
     words = [f"- {name}: `{last[name].ours}` over {last[name].base}" for name in names]
     return "\n".join([table, *words, ""])
+
+
+def _row(names: Sequence[str], row: Mapping[str, Line]) -> list[str]:
+    date, commit, place = next(iter(row.values())).benchmark
+    digest, *dirty = commit.split("-")
+    load = max(line.machine["load"] for line in row.values())
+    cells = [row[name].text if name in row else "" for name in names]
+    return [date, "-".join([digest[:10], *dirty]), *cells, str(load), place]
 
 
 def makers(root: Path) -> dict[str, Maker]:
@@ -118,11 +128,6 @@ def makers(root: Path) -> dict[str, Maker]:
         root: The checkout.
     """
     return {"history": lambda: history(read(root / FILE))}
-
-
-def _short(commit: str) -> str:
-    digest, *dirty = commit.split("-")
-    return "-".join([digest[:10], *dirty])
 
 
 @contextmanager

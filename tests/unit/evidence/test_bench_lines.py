@@ -106,16 +106,28 @@ def test_two_writers_lose_no_line(tmp_path):
 
 
 def test_a_row_is_a_benchmark_and_a_column_a_workload():
-    other = replace(LINE, machine={"cpu": "Two", "cores": 4, "torch": "2.15.0"})
-    lines = [LINE, replace(LINE, workload="W2", ratio=(1.5, 1.0, 12.0)), LINE, other]
+    other = replace(LINE, machine={"cpu": "Two", "cores": 4, "torch": "2.15.0", "load": 3.0})
+    lines = [
+        LINE,
+        replace(LINE, workload="W2", ratio=(1.5, 1.0, 12.0), machine=LINE.machine | {"load": 7.5}),
+        LINE,
+        other,
+    ]
     dirty = replace(LINE, commit=f"{'2' * 40}-dirty", ours="executor=processes")
     table = history([*lines, dirty]).splitlines()
     assert [[cell.strip() for cell in row.strip("|").split("|")] for row in table[:1] + table[2:6]] == [
-        ["date", "commit", "W1", "W2", "machine"],
-        ["2026-11-22", "1111111111", ".50 (.40-.62)", "1.50 (1.00-12.00)", "One, 2 cores, torch 2.15.0"],
-        ["2026-11-22", "1111111111", ".50 (.40-.62)", "", "One, 2 cores, torch 2.15.0"],
-        ["2026-11-22", "1111111111", ".50 (.40-.62)", "", "Two, 4 cores, torch 2.15.0"],
-        ["2026-11-22", "2222222222-dirty", ".50 (.40-.62)", "", "One, 2 cores, torch 2.15.0"],
+        ["date", "commit", "W1", "W2", "load", "machine"],
+        [
+            "2026-11-22",
+            "1111111111",
+            ".50 (.40-.62)",
+            "1.50 (1.00-12.00)",
+            "7.5",
+            "One, 2 cores, torch 2.15.0",
+        ],
+        ["2026-11-22", "1111111111", ".50 (.40-.62)", "", "0.1", "One, 2 cores, torch 2.15.0"],
+        ["2026-11-22", "1111111111", ".50 (.40-.62)", "", "3.0", "Two, 4 cores, torch 2.15.0"],
+        ["2026-11-22", "2222222222-dirty", ".50 (.40-.62)", "", "0.1", "One, 2 cores, torch 2.15.0"],
     ]
     assert "- W1: `executor=processes` over by hand" in table
     assert "- W2: `executor=serial` over by hand" in table
