@@ -108,7 +108,7 @@ def pack(options: argparse.Namespace) -> None:
         scratch = stack.enter_context(scratch_folder(out.parent, out.name))
         (scratch / "COMMIT").write_text(f"{git_commit()}\n")
         entries = [
-            ("bundle.py", ROOT / "scripts" / "bundle.py"),
+            *((path.name, path) for path in THERE),
             *code(ROOT),
             ("code/COMMIT", scratch / "COMMIT"),
         ]
