@@ -31,6 +31,10 @@ def of(kind, **fixed):
     return lambda **arguments: kind(**fixed, **arguments)
 
 
+def normed():
+    return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
 CASES = {
     "unequal batches": {"batch_size": 3, "local_epochs": 2.5},
     "full batches": {"local_epochs": 2},
@@ -56,6 +60,23 @@ CASES = {
         "server": ScalingServer(),
     },
     "fused by convolution": {"batch_size": 2, "client": of(FedFusionClient, op="conv")},
+    "batch norm": {"batch_size": 3, "local_epochs": 2.5, "build_model": normed, "num_rounds": 3},
+    "batch norm of its own": {
+        "batch_size": 3,
+        "build_model": normed,
+        "client": of(ClientModule, personal=["norm"]),
+        "num_rounds": 3,
+    },
+    "kept momentum": {"batch_size": 3, "momentum": 0.9, "local_epochs": 2.5, "keep_optimizer": True, "num_rounds": 3},
+    "kept momentum of some": {
+        "batch_size": 3,
+        "momentum": 0.9,
+        "cohort_size": 2,
+        "keep_optimizer": True,
+        "num_rounds": 4,
+        "straggler_fraction": 0.6,
+        "local_epochs": 2,
+    },
 }
 
 
@@ -77,7 +98,3 @@ def assert_agree(left, right, tolerance=TOLERANCE):
         for name, value in its.metrics.items():
             if not name.startswith("time/"):
                 assert mine.metrics[name] == pytest.approx(value, abs=tolerance, nan_ok=True), name
-
-
-def normed():
-    return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))

@@ -21,13 +21,18 @@ def sgd_sparing_biases(
 
 
 def optimizer_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:
-    """Flatten an optimizer's state to ``<parameter>/<name>`` (``federation.opt_state=keep``)."""
+    """Flatten an optimizer's state to ``<parameter>/<name>`` (``federation.opt_state=keep``), the tensors themselves."""
     return {
-        f"{index}/{name}": value.detach().cpu().clone()
+        f"{index}/{name}": value
         for index, entries in optimizer.state_dict()["state"].items()
         for name, value in entries.items()
         if isinstance(value, Tensor)
     }
+
+
+def kept_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:
+    """Copy them to the CPU, for the client to keep."""
+    return {key: value.detach().to("cpu", copy=True) for key, value in optimizer_tensors(optimizer).items()}
 
 
 def optimizer_state(kept: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
-from fedfeat.clients.optimizers import optimizer_state, optimizer_tensors
+from fedfeat.clients.optimizers import kept_tensors, optimizer_state
 from fedfeat.clients.scoring import own_parts, part_means, score_examples
 from fedfeat.clients.tasks import Scores, Task
 from fedfeat.clients.turns import (
@@ -123,7 +123,7 @@ class Worker:
         with quiet():
             self.lightning.fit(module, batches)
         turn = turn._replace(num_steps=self.lightning.global_step)
-        state = optimizer_tensors(self.lightning.optimizers[0]) if keeps else {}
+        state = kept_tensors(self.lightning.optimizers[0]) if keeps else {}
         return self.conclude(module, task, turn, TrainedTensors(module), state)
 
     def begin(self, module: ClientModule, task: Task) -> Turn:

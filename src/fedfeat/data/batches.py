@@ -14,6 +14,9 @@ from fedfeat.seeding import derive_seed
 if TYPE_CHECKING:
     from fedfeat.data.federated import FederatedData
 
+PADDED = -100
+"""Label of an example that is none; the mean cross-entropy of PyTorch leaves it out (its ``ignore_index``)."""
+
 
 def cut(
     num_examples: int, batch_size: int | None, drop_singleton: bool = False, world_size: int = 1

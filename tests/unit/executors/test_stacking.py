@@ -7,7 +7,8 @@ from harness import make_data
 from torch import nn
 from torch.nn import functional
 
-from fedfeat.executors.stacked.batches import PADDED, StackedBatches
+from fedfeat.data.batches import PADDED
+from fedfeat.executors.stacked.batches import StackedBatches
 from fedfeat.executors.stacked.stacking import (
     DropoutMasks,
     Objective,

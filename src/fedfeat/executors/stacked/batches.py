@@ -7,12 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.data.batches import cut, epoch_orders
+from fedfeat.data.batches import PADDED, cut, epoch_orders
 from fedfeat.data.federated import FederatedData
-
-PADDED = -100
-"""Label of an example that is none; the mean cross-entropy of PyTorch leaves it out (its ``ignore_index``)."""
-
 
 class StackedBatches:
     """For every step the batches of all clients that still have one: exactly those of `ClientBatches`.
@@ -27,6 +23,7 @@ class StackedBatches:
         num_steps: Optimizer steps of each, falling.
         address: Seed and round.
         batch_size: Examples per batch; None or -1 is the full data of the client.
+        drop_singleton: See `FederatedData.train_batches`.
         one_shape: Whether every step has all clients and as many rows as the largest batch of all, for a program that
             is made for one shape: a client without a batch has rows labelled `PADDED` only.
 
@@ -41,10 +38,11 @@ class StackedBatches:
         num_steps: Sequence[int],
         address: tuple[int, int],
         batch_size: int | None,
+        drop_singleton: bool = False,
         one_shape: bool = False,
     ) -> None:
         self._data = data
-        chosen = _examples(data, clients, np.asarray(num_steps), address, batch_size)
+        chosen = _examples(data, clients, np.asarray(num_steps), address, batch_size, drop_singleton)
         self.sizes = (chosen >= 0).sum(2)
         count, num_batches, width = chosen.shape
         own = zip((self.sizes > 0).sum(0).tolist(), self.sizes.max(0).tolist(), strict=True)
@@ -88,12 +86,13 @@ def _examples(
     num_steps: np.ndarray,
     address: tuple[int, int],
     batch_size: int | None,
+    drop_singleton: bool,
 ) -> np.ndarray:
     """Give the entry (`data.pixels`) at each place of each batch, int64 (K, steps, B), and -1 where there is none."""
     seed, round_idx = address
     offsets, entries = data.split.train.offsets, data.entries.train
     counts = [data.num_examples(k) for k in clients]
-    size, kept = np.array([cut(count, batch_size) for count in counts]).T
+    size, kept = np.array([cut(count, batch_size, drop_singleton) for count in counts]).T
     per_epoch = -(-kept // size)
     epochs = -(-num_steps // per_epoch)
     orders = [

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedfeat.client import ClientModule, QuickModule
+from fedfeat.executors.stacked.clipping import Clip
 from fedfeat.executors.stacked.stacking import DropoutMasks, Objective, gradients, narrow, restack
+from fedfeat.executors.stacked.states import StateRows, load_states
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -34,6 +36,8 @@ class StackedClients(QuickModule):
         sizes: Examples of each step's batches (steps, K), 0 after a client's last one, which comes no later than that
             of the client before.
         seeds: Where each client's dropout starts.
+        kept: The states of the clients' optimizers, all of one `states.clock`; none where they begin anew.
+        clip: What is done to each client's gradients before a step.
         differentiate: `executors.stacked.stacking.gradients`, or a compiled one.
     """
 
@@ -45,7 +49,9 @@ class StackedClients(QuickModule):
         stack: Params,
         sizes: Sequence[Sequence[int]],
         seeds: Sequence[int] = (),
-        differentiate: Callable[..., tuple[Params, Tensor]] = gradients,
+        kept: Sequence[Params] = (),
+        clip: Clip | None = None,
+        differentiate: Callable[..., tuple[Params, Tensor, Params]] = gradients,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -56,15 +62,20 @@ class StackedClients(QuickModule):
         self.weights = nn.ParameterList(trained.values())
         self._fixed = dict(stack)
         self._sizes, self._seeds, self._differentiate = sizes, seeds, differentiate
+        self._kept, self._clip = kept, clip
         self._full: dict[nn.Parameter, Tensor] = {}
         self._counts = self._loss_sums = torch.empty(0)
         self._masks: DropoutMasks | None = None
+        self.states: StateRows | None = None
 
     def configure_optimizers(self) -> Optimizer:
         """Lightning hook: the client half's optimizer, on stacked parameters."""
         client = self.objective.client
         optimizer = client.configure_optimizers()
         restack(optimizer, dict(zip(trainable(client).values(), self.weights, strict=True)))
+        if self._kept:
+            load_states(optimizer, self._kept)
+        self.states = StateRows(optimizer, len(self.weights[0]))
         return optimizer
 
     def on_train_start(self) -> None:
@@ -86,8 +97,12 @@ class StackedClients(QuickModule):
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
         if active < len(self.weights[0]):
+            assert self.states is not None
+            self.states.note(active)
             narrow(optimizer, self._full, active)
         losses = self._set_gradients(inputs, labels, sizes, active)
+        if self._clip is not None:
+            self._clip([parameter.grad for parameter in self.weights if parameter.grad is not None])
         optimizer.step()
         self._loss_sums[:active].addcmul_(losses, self._counts[batch_idx, :active])
 
@@ -102,9 +117,11 @@ class StackedClients(QuickModule):
             name: self._full[p][:count] for name, p in parameters.items() if name not in self.objective.unused
         }
         with self.objective.stacked_forms():
-            found, losses = self._differentiate(self.objective, own, fixed, inputs, labels, masks)
+            found, losses, moved = self._differentiate(self.objective, own, fixed, inputs, labels, masks)
         for name, gradient in found.items():
             parameters[name].grad = gradient[:active]
+        for name, tensor in moved.items():
+            fixed[name].copy_(tensor)
         return losses[:active]
 
     def on_train_end(self) -> None:

@@ -15,8 +15,8 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import cause_of, turn_of
 from fedfeat.clients.worker import Worker
+from fedfeat.data.batches import PADDED
 from fedfeat.errors import ConfigError
-from fedfeat.executors.stacked.batches import PADDED
 from fedfeat.executors.stacked.fit import trainable
 from fedfeat.executors.stacked.stacking import (
     ELEMENTWISE,
@@ -26,6 +26,7 @@ from fedfeat.executors.stacked.stacking import (
     gradients,
     repeated,
 )
+from fedfeat.params import copy_into, snapshot
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -76,17 +77,10 @@ def _refusal(worker: Worker) -> str | None:
     optimizer = type(module.configure_optimizers())
     reasons = {
         f"{type(module).__name__} cannot be stacked: {apart(module)}": apart(module),
-        "stacked fits pad unequal batches, and batch norm (model, structure) would count the padding":
-            worker.drop_singleton,
         f"{optimizer.__name__} (optimizer) does not step every number by itself": optimizer not in ELEMENTWISE,
-        "stacked fits do not keep the state of each client's optimizer yet (federation.opt_state=keep)":
-            worker.settings.keep_optimizer,
         "a fit runs on one device (trainer.devices)": worker.lightning.world_size > 1,
         f"trainer.precision={trainer.precision} is none of 64-true, 32-true and bf16-mixed":
             str(worker.lightning.precision) not in _TOLERANCE,
-        "stacked fits do not clip each client's gradient by its own norm yet (trainer.gradient_clip_val)":
-            trainer.gradient_clip_val is not None,
-        "stacked fits know no channels-last layout yet (trainer.channels_last=true)": trainer.channels_last,
         "callbacks are made for fits of one client": bool(trainer.callbacks),
         f"trainer.{next(iter(trainer.further), '')} has no stacked form": bool(trainer.further),
     }  # fmt: skip
@@ -125,10 +119,12 @@ def probe(worker: Worker, module: ClientModule) -> Probe:
 
     kept: list[Tensor] = []  # alive, so that no storage is counted under the address of another
     module.to(worker.data.device).train()
+    before = snapshot(module)  # batch norms note what they see
     with _uncompiled(worker):
         calls = dropout_calls(module, run)
     own = trainable(module)
     found = torch.autograd.grad(kept[0], list(own.values()), allow_unused=True)
+    copy_into(module, before)
     unused = [name for name, gradient in zip(own, found, strict=True) if gradient is None]
     return Probe(Objective(module, calls, unused), sum(saved.values()) / len(labels))
 
@@ -144,15 +140,17 @@ def _gap(worker: Worker, objective: Objective) -> float:
     inputs, labels = _examples(worker, module)
     device, precision = worker.data.device, worker.trainer.autocast
     own: Params = {name: p for name, p in trainable(module).items() if name not in objective.unused}
+    before = snapshot(module)
     with precision(device):
         torch.manual_seed(0)
         alone = torch.autograd.grad(module.loss((inputs, labels)), list(own.values()))
+        copy_into(module, before)
         one_more = [torch.cat([part, part.new_full((1, *part.shape[1:]), fill)]) for part, fill in
                     ((inputs, 0), (labels, PADDED))]  # fmt: skip
         masks = DropoutMasks(objective.calls, [0, 0], device).draw([len(labels)] * 2, len(labels) + 1)
         padded = [part.expand(2, *part.shape) for part in one_more]
         with objective.stacked_forms():
-            together, _ = gradients(objective, repeated(own, 2), {}, padded[0], padded[1], masks)
+            together, *_ = gradients(objective, repeated(own, 2), {}, padded[0], padded[1], masks)
     gaps = [(both - one).abs().max() for both, one in zip(together.values(), alone, strict=True)]
     largest = max(float(one.abs().max()) for one in alone)
     return float(max(gaps)) / max(largest, torch.finfo(torch.float32).tiny)
@@ -163,5 +161,5 @@ def _examples(worker: Worker, module: ClientModule) -> tuple[Tensor, Tensor]:
     counts = [worker.data.num_examples(k) for k in range(worker.data.num_clients)]
     client_id = next((k for k, count in enumerate(counts) if count > 1), 0)
     module.ready(turn_of(module, Task(client_id, 0, None, None), None, worker.data))
-    batches = worker.data.train_batches(client_id, worker.settings.seed, 0, worker.settings.batch_size)
-    return next(iter(batches))
+    address = client_id, worker.settings.seed, 0, worker.settings.batch_size
+    return next(iter(worker.data.train_batches(*address, drop_singleton=worker.drop_singleton)))

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedfeat.data.batches import PADDED
+from fedfeat.executors.stacked.norms import BatchNorm, batch_norms, normalised
 from fedfeat.models.twin import Twin
 
 if TYPE_CHECKING:
@@ -29,7 +31,11 @@ _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 def repeated(params: Params, count: int) -> Params:
     """Stack ``count`` copies of tensors (*), (count, *)."""
-    return {key: tensor.detach().expand(count, *tensor.shape).clone() for key, tensor in params.items()}
+    layout = torch.contiguous_format
+    return {
+        key: tensor.detach().expand(count, *tensor.shape).clone(memory_format=layout)
+        for key, tensor in params.items()
+    }
 
 
 @torch.no_grad()
@@ -177,37 +183,60 @@ class Objective(nn.Module):
         self.client = client
         self.calls, self.unused = calls, frozenset(unused)
         self._waiting: list[Tensor] = []
+        self._real = torch.empty(0)
+        self._moved: Params = {}
+        norms = batch_norms(self)
+        self.moving = [
+            f"{path}.{name}" for path, layer in norms.items() for name, _ in layer.named_buffers(recurse=False)
+        ]
         # Kept, for a compiled step is only good for the very functions that it was made from.
         self._forms: dict[nn.Module, Callable[..., Tensor]] = {
             layer: partial(_linear, layer) for layer in client.modules() if type(layer) is nn.Linear
         }
         self._forms |= {call.layer: self._masked for call in calls}
+        self._forms |= {layer: partial(self._normalised, path, layer) for path, layer in norms.items()}
         self._forms |= {twin: twin.run for twin in client.modules() if isinstance(twin, Twin)}
 
-    def forward(self, inputs: Tensor, labels: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
-        """Loss, a scalar, of inputs (B, ...) and labels (B,), with the mask (B, ...) of each call of dropout."""
-        self._waiting = list(masks)
-        return self.client.loss((inputs, labels))
+    def forward(self, inputs: Tensor, labels: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Params]:
+        """Loss, a scalar, of inputs (B, ...) and labels (B,), with the mask (B, ...) of each call of dropout.
+
+        Beside it, what follows the buffers that move.
+        """
+        self._waiting, self._real, self._moved = list(masks), labels != PADDED, {}
+        loss = self.client.loss((inputs, labels))
+        return loss, self._moved
 
     @contextmanager
     def stacked_forms(self) -> Iterator[None]:
-        """Have layers compute in the form that is fast for stacks, and multiply by given masks."""
+        """Have layers compute in the form that is for stacks, in the plain layout, and multiply by given masks."""
         for layer, forward in self._forms.items():
             layer.forward = forward
+        channels_last, self.client.channels_last = self.client.channels_last, False
         try:
             yield
         finally:
+            self.client.channels_last = channels_last
             for layer in self._forms:
                 del layer.forward
 
     def _masked(self, x: Tensor) -> Tensor:
         return x * self._waiting.pop(0)
 
+    def _normalised(self, path: str, layer: BatchNorm, x: Tensor) -> Tensor:
+        # Inputs of another number are not those of the batch, so none of them is padding.
+        real = self._real if len(x) == len(self._real) else torch.ones(len(x), dtype=torch.bool, device=x.device)
+        running = {
+            name: self._moved.get(f"{path}.{name}", buffer) for name, buffer in layer.named_buffers(recurse=False)
+        }
+        out, moved = normalised(layer, x, real, running)
+        self._moved |= {f"{path}.{name}": tensor for name, tensor in moved.items()}
+        return out
+
 
 def gradients(
     objective: Objective, own: Params, fixed: Params, inputs: Tensor, labels: Tensor, masks: Sequence[Tensor]
-) -> tuple[Params, Tensor]:
-    """Compute gradients (K, *) and losses (K,) of K models, each on a batch of its own.
+) -> tuple[Params, Tensor, Params]:
+    """Compute gradients (K, *) and losses (K,) of K models, each on a batch of its own, and what follows their buffers.
 
     Args:
         objective: Around the client half, within its `Objective.stacked_forms`.
@@ -218,7 +247,10 @@ def gradients(
         masks: The masks of each call of dropout, (K, B, ...).
     """
 
-    def loss(own: Params, fixed: Params, x: Tensor, y: Tensor, masks: list[Tensor]) -> Tensor:
+    def loss(
+        own: Params, fixed: Params, x: Tensor, y: Tensor, masks: list[Tensor]
+    ) -> tuple[Tensor, Params]:
         return functional_call(objective, own | fixed, (x, y, masks))
 
-    return vmap(grad_and_value(loss))(own, fixed, inputs, labels, list(masks))
+    found, (losses, moved) = vmap(grad_and_value(loss, has_aux=True))(own, fixed, inputs, labels, list(masks))
+    return found, losses, moved

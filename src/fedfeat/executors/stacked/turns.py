@@ -14,6 +14,7 @@ from fedfeat.clients.turns import left_out, turn_of
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
 from fedfeat.executors.stacked.batches import StackedBatches
+from fedfeat.executors.stacked.clipping import clip_by, unclipped
 from fedfeat.executors.stacked.fit import StackedClients, trainable
 from fedfeat.executors.stacked.stacking import Objective, gradients, repeated, rows, write_row
 from fedfeat.params import copy_into, snapshot
@@ -28,7 +29,7 @@ def fit_stacked(
     worker: Worker,
     tasks: Sequence[Task],
     objective: Objective,
-    differentiate: Callable[..., tuple[Params, Tensor]] = gradients,
+    differentiate: Callable[..., tuple[Params, Tensor, Params]] = gradients,
 ) -> list[Update | ClientError]:
     """Fit clients of one architecture, each with at least one example, and give their results in their order.
 
@@ -46,13 +47,17 @@ def fit_stacked(
         [num_steps[place] for place in places],
         (worker.settings.seed, tasks[0].round_idx),
         worker.settings.batch_size,
+        worker.drop_singleton,
         one_shape=differentiate is not gradients,
     )
     turns, stack = _begun(worker, objective, tasks)
     seeds = [worker.fit_seed(task) for task in tasks] if objective.calls else []
-    module = StackedClients(objective, stack, batches.sizes.T.tolist(), seeds, differentiate)
+    clip = clip_by(worker.trainer.gradient_clip_algorithm, worker.trainer.gradient_clip_val)
+    sizes, kept = batches.sizes.T.tolist(), _kept_states(worker, tasks)
+    client.optimizer_state = {}
+    module = StackedClients(objective, stack, sizes, seeds, kept, clip, differentiate)
     begin_fit(worker.lightning, len(batches), len(batches))
-    with quiet():
+    with quiet(), unclipped(worker.lightning):
         worker.lightning.fit(module, batches)
     made = [
         turn._replace(num_steps=int(count))
@@ -63,6 +68,13 @@ def fit_stacked(
     return [by_place[place] for place in range(len(places))]
 
 
+def _kept_states(worker: Worker, tasks: Sequence[Task]) -> list[Params]:
+    if not worker.settings.keep_optimizer:
+        return []
+    kept = [task.kept.optimizer if task.kept else {} for task in tasks]
+    return kept if kept[0] else []
+
+
 def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> tuple[list[Turn], Params]:
     """Stack what clients are before their first step, and leave in the module what they have in common."""
     client = objective.client
@@ -70,7 +82,8 @@ def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> tuple
     state = objective.state_dict()
     if _alike(client, tasks):
         turns += [turn_of(client, task, None, worker.data, worker.settings.seed) for task in tasks[1:]]
-        return turns, repeated({name: state[name] for name in trainable(client)}, len(tasks))
+        own = (*trainable(client), *objective.moving)
+        return turns, repeated({name: state[name] for name in own}, len(tasks))
     stack = repeated(state, len(tasks))
     for index, task in enumerate(tasks[1:], start=1):
         turns.append(worker.begin(client, task))
@@ -101,15 +114,18 @@ def _updates(
     sent = {key: stack for key, stack in fitted.items() if key not in skipped}
     own = {part: rows(stack) for part, stack in _by_part(sent).items()}
     healthy = is_finite(fitted)
+    keeps = worker.settings.keep_optimizer
+    assert module.states is not None
+    states = module.states.read() if keeps else [{}] * len(num_seen)
     results: list[Update | ClientError] = []
-    for index, ((task, turn), loss_sum, seen) in enumerate(
-        zip(turns, module.loss_sums(), num_seen, strict=True)
+    for index, ((task, turn), loss_sum, seen, state) in enumerate(
+        zip(turns, module.loss_sums(), num_seen, states, strict=True)
     ):
         client._loss_sum, client._num_seen = loss_sum, float(seen)
         if client.runs_at_upload or task.evaluate or task.probe:
             copy_into(client, {key: stack[index] for key, stack in fitted.items()})
         tensors = common | {part: common.get(part, {}) | found[index] for part, found in own.items()}
-        update = worker.conclude(client, task, turn, tensors)
+        update = worker.conclude(client, task, turn, tensors, state)
         if not healthy and not (is_finite(update.payload) and is_finite(update.kept)):
             results.append(worker.failure(task, "its update holds values that are not finite"))
         else:

@@ -11,10 +11,12 @@ from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import cause_of
 from fedfeat.clients.worker import MAX_ARCHITECTURES, Worker
 from fedfeat.config.conditions import Positive
+from fedfeat.data.batches import cut
 from fedfeat.errors import ClientError
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.stackable import check_stackable, probe
 from fedfeat.executors.stacked.stacking import gradients
+from fedfeat.executors.stacked.states import clock
 from fedfeat.executors.stacked.turns import fit_stacked
 from fedfeat.types import Update
 
@@ -70,11 +72,14 @@ class VectorizedExecutor(SerialExecutor):
 
     def _groups(self, tasks: Sequence[Task]) -> list[list[int]]:
         """Give the positions of tasks that can be one fit; clients without examples, which train nothing, alone."""
+        worker, size = self.worker, self.worker.settings.batch_size
         groups: dict[Hashable, list[int]] = {}
         for position, task in enumerate(tasks):
-            key = self.worker.networks.key(task.client_id, task.round_idx)
-            has_examples = self.worker.data.num_examples(task.client_id) > 0
-            groups.setdefault((True, key) if has_examples else (False, position), []).append(position)
+            key: Hashable = worker.networks.key(task.client_id, task.round_idx)
+            if worker.settings.keep_optimizer and task.kept:
+                key = key, clock(task.kept.optimizer)
+            _, used = cut(worker.data.num_examples(task.client_id), size, worker.drop_singleton)
+            groups.setdefault((True, key) if used else (False, position), []).append(position)
         return list(groups.values())
 
     def _together(self, tasks: Sequence[Task]) -> list[Update | ClientError]:

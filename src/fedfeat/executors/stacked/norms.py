@@ -1,0 +1,62 @@
+"""Batch norm of one model among many: statistics of its own examples, never of padding, and none changed in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from fedfeat.types import Params
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
+    """Give the batch norms that normalise by batches and train, by their paths; those of a frozen part do not."""
+    return {
+        path: layer
+        for path, layer in module.named_modules()
+        if type(layer) in BatchNorm.__args__ and layer.training
+    }
+
+
+def normalised(layer: BatchNorm, x: Tensor, real: Tensor, running: Params) -> tuple[Tensor, Params]:
+    """Normalise as ``layer`` in training mode does, by the examples that are some.
+
+    Args:
+        layer: Gives ``eps``, ``momentum``, ``weight`` and ``bias``.
+        x: (B, C, ...).
+        real: Which examples are no padding, bool (B,).
+        running: The running statistics by their names in the layer; empty where it has none.
+
+    Returns:
+        The output (B, C, ...), and what follows the running statistics. Without a real example these stay.
+    """
+    axes = [0, *range(2, x.dim())]
+    along = (1, -1, *[1] * (x.dim() - 2))
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    weight = real.to(wide.dtype).view(-1, *[1] * (x.dim() - 1))
+    count = (real.sum() * x[0, 0].numel()).clamp(min=1)
+    mean = (wide * weight).sum(axes) / count
+    centred = wide - mean.view(along)
+    variance = (centred.square() * weight).sum(axes) / count
+    out = centred * (variance + layer.eps).rsqrt().view(along)
+    if layer.affine:
+        out = out * layer.weight.view(along) + layer.bias.view(along)
+    unbiased = variance * count / (count - 1).clamp(min=1)
+    return out.to(x.dtype), _moved(running, layer.momentum, mean, unbiased, real.any()) if running else {}
+
+
+def _moved(running: Params, momentum: float | None, mean: Tensor, variance: Tensor, moves: Tensor) -> Params:
+    """Give the running statistics after one more batch."""
+    tracked = running["num_batches_tracked"] + moves
+    # Without momentum they are the plain mean over the batches so far.
+    share = momentum if momentum is not None else 1.0 / tracked.clamp(min=1)
+    found = {"running_mean": mean.detach(), "running_var": variance.detach()}
+    new = {
+        name: running[name] + moves * share * (value.to(running[name].dtype) - running[name])
+        for name, value in found.items()
+    }
+    return {**new, "num_batches_tracked": tracked}
