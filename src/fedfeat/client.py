@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
 from fedfeat.config.conditions import Text
+from fedfeat.models.clipping import ClippedModule
 from fedfeat.models.flops import forward_flops, training_flops
 from fedfeat.models.network import Network
 from fedfeat.models.policy import PERSONAL, keys_with, sent_keys, tensor_policies
@@ -24,21 +24,7 @@ if TYPE_CHECKING:
 Batch = tuple[Tensor, Tensor]
 
 
-class QuickModule(pl.LightningModule):
-    """A LightningModule that notes plain values without a search among its parameters and modules."""
-
-    # Lightning notes the running hook 44 times a step; the others change at every step.
-    _plain = frozenset({"_current_fx_name", "_loss_sum", "_num_seen"})
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Assign as any module does."""
-        if name in self._plain:
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
-
-
-class ClientModule(QuickModule):
+class ClientModule(ClippedModule):
     """A model with its local objective; by default that of FedAvg.
 
     A method overrides `loss` and, where more than weights crosses the wire or is kept, `begin_turn`, `upload` and
@@ -215,6 +201,17 @@ class ClientModule(QuickModule):
     def local_steps(self, num_steps: int) -> int:
         """Optimizer steps of this turn, of which the plan has ``num_steps``."""
         return num_steps
+
+    def phases(self, num_steps: int, steps_per_epoch: int) -> tuple[int, ...]:
+        """Split the steps of a fit into those of its phases, of which each may train something else."""
+        return (num_steps,)
+
+    def begin_phase(self, phase: int, optimizer: Optimizer) -> None:
+        """Ready the method for a phase of a stacked fit; here there is one."""
+
+    def note(self, loss_sum: float, seen: Sequence[float]) -> None:
+        """Note the sum of losses of a stacked fit, and the examples that each of its phases has seen."""
+        self._loss_sum, self._num_seen = loss_sum, sum(seen)
 
     def prepare(self, batches: Any) -> Any:
         """Give what the fit iterates over; here the batches as they are."""

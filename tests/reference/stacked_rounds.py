@@ -67,8 +67,16 @@ CASES = {
         "client": of(ClientModule, personal=["norm"]),
         "num_rounds": 3,
     },
-    "kept momentum": {"batch_size": 3, "momentum": 0.9, "local_epochs": 2.5, "keep_optimizer": True, "num_rounds": 3},
+    "kept momentum": {
+        "lr": 0.1,
+        "batch_size": 3,
+        "momentum": 0.9,
+        "local_epochs": 2.5,
+        "keep_optimizer": True,
+        "num_rounds": 3,
+    },
     "kept momentum of some": {
+        "lr": 0.1,
         "batch_size": 3,
         "momentum": 0.9,
         "cohort_size": 2,

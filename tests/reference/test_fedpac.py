@@ -37,6 +37,7 @@ from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedpac import BodyAndHead, FedPACClient, FedPACServer, statistics_of
 from fedfeat.algorithms.fedrep import FedRepClient
 from fedfeat.errors import ConfigError
+from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.features.prototypes import Prototypes, class_moments
 from fedfeat.params import WeightedMean
@@ -333,11 +334,14 @@ def test_heads_by_client_survive_a_file(tmp_path):
     assert tree.sha256(server.broadcast(again, k)) == tree.sha256(server.broadcast(state, k))
 
 
-def test_stacked_fits_are_refused(tmp_path):
-    with pytest.raises(
-        ConfigError, match="for FedPACClient cannot be stacked: it trains heads and body in turn"
-    ):
-        federation_of(tmp_path, build_executor=VectorizedExecutor)
+def test_stacked_clients_have_statistics_of_their_own(tmp_path):
+    plan = {"cohort_size": 3, "num_rounds": 3, "precision": "64-true"}
+    found, expected = (
+        tree.tensors(federation_of(tmp_path / kind.__name__, build_executor=kind, **plan).run()[0][-1].state)
+        for kind in (VectorizedExecutor, SerialExecutor)
+    )
+    for mine, its in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, its, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("personal", [[], ["all"], ["body"]])
@@ -369,8 +373,10 @@ def inexact(moments):
 
 def later(self, turn, tensors):
     """Statistics of the trained body."""
-    if self._statistics is not None:
-        self._statistics = statistics_of(self.own_moments(turn, self.network, "diagonal"))
+    if self.passes_before:
+        found = statistics_of(self.own_moments(turn, self.network, "diagonal"))
+        self.variance.copy_(found.variance)
+        self.class_shares[torch.from_numpy(turn.class_counts) > 0] = found.means.to(self.class_shares)
     return UPLOAD(self, turn, tensors)
 
 

@@ -101,8 +101,6 @@ def test_bf16_agrees_to_its_precision(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (("algorithm=fed2",), "stacked fits pad unequal batches, and batch norm"),
-        (("algorithm=fedrep",), "FedRepClient cannot be stacked: it trains heads and body in turn"),
         (("algorithm=fedhenn",), "FedHeNNClient cannot be stacked: "),
         (("algorithm=fedma",), "FedMAClient cannot be stacked: its clients have networks of unequal widths"),
         (("algorithm=pfnm",), "PFNMClient cannot be stacked: "),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from harness import make_data, network_of, parties
 from pytorch_lightning.callbacks import Callback
-from stacked_rounds import CASES, assert_agree, normed, of, run, two_layers
+from stacked_rounds import CASES, assert_agree, of, run, two_layers
 from torch import nn
 
 from fedfeat.algorithms.fedfusion import FedFusionClient
@@ -46,15 +46,14 @@ class Noisy(nn.Module):
 
 
 REFUSED = {
-    "batch norm": {"build_model": normed},
-    "FedRepClient cannot be stacked: it trains heads and body in turn": {
+    "stacked fits with phases, of heads and bodies, begin their optimizers anew (federation.opt_state=keep)": {
         "client": of(FedRepClient, personal=["head"]),
         "build_model": two_layers,
+        "keep_optimizer": True,
     },
     "Counting overrides on_train_batch_end": {"client": Counting},
     "Counting overrides on_train_batch_end and": {"client": Hooked},
     "it keeps the frozen features": {"client": of(FedFusionClient, cache_eg=True), "build_model": two_layers},
-    "federation.opt_state=keep": {"keep_optimizer": True},
     "gradients are others than in a step of one": {
         "build_model": lambda: network_of(Mixing(), nn.Linear(4, 3))
     },
@@ -76,8 +75,6 @@ def test_what_cannot_be_stacked_is_refused_at_the_start_in_one_sentence(reason, 
 @pytest.mark.parametrize(
     ("trainer", "optimizer", "reason"),
     [
-        ({"gradient_clip_val": 1.0}, torch.optim.SGD, "gradient_clip_val"),
-        ({"channels_last": True}, torch.optim.SGD, "channels_last"),
         ({"precision": "bf16-true"}, torch.optim.SGD, "trainer.precision=bf16-true"),
         ({"accumulate_grad_batches": 2}, torch.optim.SGD, "trainer.accumulate_grad_batches has no"),
         ({"limit_train_batches": 1.0}, torch.optim.SGD, "trainer.limit_train_batches has no"),
@@ -118,11 +115,12 @@ def test_auto_measures_once_and_goes_on_as_the_fastest_does(tmp_path, caplog):
 def test_auto_takes_serial_and_says_why_where_vectorized_refuses(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="fedfeat"):
         alone = partial(AutoExecutor, among=["vectorized"])
-        found = run(tmp_path / "a", alone, build_model=normed, batch_size=2)
-    assert_agree(found, run(tmp_path / "b", SerialExecutor, build_model=normed, batch_size=2), tolerance=0)
+        found = run(tmp_path / "a", alone, **REFUSED["gradients are others than in a step of one"])
+    expected = run(tmp_path / "b", SerialExecutor, **REFUSED["gradients are others than in a step of one"])
+    assert_agree(found, expected, tolerance=0)
     (line,) = [text for text in caplog.messages if text.startswith("executor: ")]
     assert line.startswith(
-        "executor: serial. executor must be another than vectorized here, for stacked fits pad"
+        "executor: serial. executor must be another than vectorized here, for in a step of two clients"
     )
 
 

@@ -1,10 +1,12 @@
 """A client half that trains what is personal first and then what is shared."""
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, cast
 
 from torch import nn
+from torch.optim import Optimizer
 
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Count
@@ -25,7 +27,7 @@ class AlternatingClient(ClientModule):
         arguments: As in `ClientModule`; ``personal`` names the head.
     """
 
-    apart = "it trains heads and body in turn, and clients of unequal size change over at different steps"
+    apart: str | None = None  # what trains depends on the phase alone
 
     def __init__(self, *, head_epochs: Count = 10, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -55,14 +57,29 @@ class AlternatingClient(ClientModule):
         self._train_everything()
         self._seen_by_heads = 0.0
 
+    def phases(self, num_steps: int, steps_per_epoch: int) -> tuple[int, ...]:
+        """Give the steps on the head and those on the body."""
+        heads = min(num_steps, self.head_epochs * steps_per_epoch)
+        return heads, num_steps - heads
+
     def on_train_epoch_start(self) -> None:
-        """Lightning hook: freeze the one half and train the other."""
-        self.trains_head = head = self.current_epoch < self.head_epochs
-        if not head and not self._seen_by_heads:
+        """Lightning hook: turn to head or body."""
+        is_body = self.current_epoch >= self.head_epochs
+        if is_body and not self._seen_by_heads:
             self._seen_by_heads = self._num_seen
+        self.begin_phase(int(is_body), self.trainer.optimizers[0])
+
+    def begin_phase(self, phase: int, optimizer: Optimizer) -> None:
+        """Freeze the one half and train the other."""
+        self.trains_head = head = phase == 0
         # The optimizer holds both halves; it passes over parameters without a gradient, weight decay included.
         for parameter, is_head in self._trainable:
             parameter.requires_grad_(is_head == head)
+
+    def note(self, loss_sum: float, seen: Sequence[float]) -> None:
+        """As `ClientModule`, with what the heads have seen."""
+        super().note(loss_sum, seen)
+        self._seen_by_heads = seen[0]
 
     def on_train_end(self) -> None:
         """Lightning hook: leave nothing frozen for the next client."""

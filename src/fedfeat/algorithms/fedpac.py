@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fedfeat.algorithms.alternating import AlternatingClient
 from fedfeat.algorithms.prototype_clients import PrototypeClient
@@ -86,7 +87,7 @@ class FedPACClient(PrototypeClient, AlternatingClient):
     """
 
     payload_type: ClassVar[type] = BodyAndHead
-    apart = AlternatingClient.apart
+    apart = None  # the statistics are in the state dict
 
     def __init__(
         self,
@@ -107,7 +108,15 @@ class FedPACClient(PrototypeClient, AlternatingClient):
         self.known: Tensor
         self.register_buffer("prototypes", torch.zeros(self.network.num_classes, layer.in_features))
         self.register_buffer("known", torch.zeros(self.network.num_classes, dtype=torch.bool))
-        self._statistics: Statistics | None = None
+        self.variance: Tensor
+        self.class_shares: Tensor
+        self.register_buffer("variance", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("class_shares", torch.zeros(self.prototypes.shape, dtype=torch.float64))
+
+    @property
+    def passes_before(self) -> bool:
+        """Whether a turn begins with a pass over the client's examples."""
+        return self.agg_head or bool(self.lam)
 
     def receive(self, payload: BodyAndHead, memory: None) -> None:
         """Take the body, the prototypes, and the head that was combined for the client, where there is one."""
@@ -119,25 +128,26 @@ class FedPACClient(PrototypeClient, AlternatingClient):
     def begin_turn(self, turn: Turn) -> None:
         """Take the statistics of the received body, and what stands for prototypes that there are not."""
         super().begin_turn(turn)
-        self._statistics = None
-        if not (self.agg_head or self.lam):
+        if not self.passes_before:
             return
         self.to(turn.device).eval()
         with torch.no_grad():
             moments = self.own_moments(turn, self.network, "diagonal")
         self.train()
-        self._statistics = statistics_of(moments)
+        found = statistics_of(moments)
+        self.variance.copy_(found.variance)
+        self.class_shares.zero_()[moments.counts > 0] = found.means.to(self.class_shares)
         if bool(self.known.any()):
             own = (moments.counts > 0) & ~self.known
             self.prototypes[own] = moments.means[own].to(self.prototypes)
             self.known |= own
 
-    def on_train_epoch_start(self) -> None:
-        """Lightning hook: turn to head or body, each with its learning rate."""
-        super().on_train_epoch_start()
+    def begin_phase(self, phase: int, optimizer: Optimizer) -> None:
+        """Turn to head or body, each with its learning rate."""
+        super().begin_phase(phase, optimizer)
         if self.head_lr is not None:
             lr = self.head_lr * self.lr / self.base_lr if self.trains_head else self.lr
-            for group in self.trainer.optimizers[0].param_groups:
+            for group in optimizer.param_groups:
                 group["lr"] = lr
 
     def loss(self, batch: Batch) -> Tensor:
@@ -154,15 +164,15 @@ class FedPACClient(PrototypeClient, AlternatingClient):
         body, counts = select(tensors["model"], self.shared_keys), moments.counts.cpu()[found.classes]
         if not self.agg_head:
             return BodyAndHead(body, {}, found, counts), None
-        assert self._statistics is not None
-        statistics = Statistics(*(tensor.to("cpu", dtype_of(self.model)) for tensor in self._statistics))
+        own = Statistics(self.variance.clone(), self.class_shares[found.classes])
+        statistics = Statistics(*(tensor.to("cpu", dtype_of(self.model)) for tensor in own))
         head = select(tensors["model"], self.personal_keys)
         return BodyAndHead(body, head, found, counts, statistics), None
 
     def turn_metrics(self) -> dict[str, float]:
         """As of both halves, with the pass before the fit."""
         metrics = super().turn_metrics()
-        if self._statistics is not None:
+        if self.passes_before:
             metrics["flops"] += self._num_passed * self.forward_flops_per_example
         return metrics
 

@@ -1,18 +1,18 @@
 """What methods share whose clients keep a whole model of their own beside the server's."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.func import functional_call, grad_and_value
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.optim import Optimizer
 
 from fedfeat.client import ClientModule
 from fedfeat.errors import ConfigError
+from fedfeat.models.clipping import Bound
 from fedfeat.models.twin import Twin
+from fedfeat.types import Params
 
 
 class OwnModel(NamedTuple):
@@ -30,13 +30,6 @@ def refuse_personal(method: str, personal: Sequence[str]) -> None:
     if personal:
         rule = f"be empty for {method}, whose clients keep a whole model each"
         raise ConfigError.rule("algorithm.client.personal", rule, list(personal))
-
-
-def clip_each(networks: Iterable[nn.Module], value: float | int | None, algorithm: str | None) -> None:
-    """Clip the gradients of every network by its own norm, or by value, as a Trainer clips a single one's."""
-    clip = clip_grad_value_ if algorithm == "value" else clip_grad_norm_
-    for network in networks if value else ():
-        clip(network.parameters(), value)  # type: ignore[arg-type]
 
 
 class TwinClient(ClientModule):
@@ -58,14 +51,10 @@ class TwinClient(ClientModule):
         refuse_personal(self.method, arguments.get("personal", ()))
         self.own = Twin(self.model)
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Lightning hook: clip each model's gradients by themselves, so that w's are those of FedAvg."""
-        clip_each((self.own, self.model), gradient_clip_val, gradient_clip_algorithm)
+    def clip(self, gradients: Params, bound: Bound, tensors: Params) -> None:
+        """Clip each model's gradients by themselves, so that w's are those of FedAvg."""
+        for part in ("own.", "model."):
+            bound([name for name in gradients if name.startswith(part)])
 
     def turn_metrics(self) -> dict[str, float]:
         """As `ClientModule`, with the FLOPs of both models; ``train/loss`` is the sum of their objectives."""

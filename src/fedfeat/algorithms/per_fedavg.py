@@ -21,6 +21,7 @@ from torch.func import functional_call
 from fedfeat.algorithms.own_models import gradient_at, refuse_personal
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import NotNegative
+from fedfeat.models.freezing import has_batch_norm
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.network import DROPOUTS
 from fedfeat.params import trained_names
@@ -60,8 +61,11 @@ class PerFedAvgClient(ClientModule):
         refuse_personal("Per-FedAvg", arguments.get("personal", ()))
         self.alpha = alpha
         self.own = FrozenCopy(self.model)
-        if any(isinstance(part, DROPOUTS) and part.p for part in self.model.modules()):
-            self.apart = "it passes halves of batches, and stacked dropout has masks for whole ones (model)"
+        draws = any(isinstance(part, DROPOUTS) and part.p for part in self.model.modules())
+        if draws or has_batch_norm(self.model):
+            self.apart = (
+                "it passes halves of batches, and stacked dropout and batch norm are for whole ones (model)"
+            )
         self._trained = trained_names(self.model)
 
     def loss(self, batch: Batch) -> Tensor:

@@ -19,13 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedfeat.algorithms.own_models import OwnModel, clip_each, gradient_at, refuse_personal
+from fedfeat.algorithms.own_models import OwnModel, gradient_at, refuse_personal
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import Count, NotNegative, Positive
 from fedfeat.errors import ConfigError
+from fedfeat.models.clipping import Bound
+from fedfeat.models.freezing import has_batch_norm
 from fedfeat.params import copy_into, snapshot, trained_names
 from fedfeat.server import Around
-from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
+from fedfeat.types import Federation, Params, Setting, Tensors, Turn, Update, Weights
 
 
 class PFedMeClient(ClientModule):
@@ -41,7 +43,7 @@ class PFedMeClient(ClientModule):
     """
 
     keeps_model = True
-    apart = None  # theta_k is trained as w_k is, so turns can be stacked
+    apart: str | None = None  # theta_k is trained as w_k is, so turns can be stacked
 
     def __init__(
         self,
@@ -55,6 +57,8 @@ class PFedMeClient(ClientModule):
         super().__init__(**arguments)
         refuse_personal("pFedMe", arguments.get("personal", ()))
         self.lam, self.inner_steps, self.inner_lr, self.mu = lam, inner_steps, inner_lr, mu
+        if has_batch_norm(self.model):
+            self.apart = "its inner steps move the statistics of batch norm, and a stacked step moves them once (model)"
         self.theta = deepcopy(self.model)
         self._initial = snapshot(self.model)
         self._weights = {name for name, _ in self.model.named_parameters()}
@@ -118,14 +122,9 @@ class PFedMeClient(ClientModule):
         optimizer.add_param_group({"params": theta, "lr": 1.0, **plain})
         return optimizer
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Lightning hook: clip the gradient of w_k, which is one; theta_k has made its steps."""
-        clip_each((self.model,), gradient_clip_val, gradient_clip_algorithm)
+    def clip(self, gradients: Params, bound: Bound, tensors: Params) -> None:
+        """Clip the gradient of w_k, which is one; theta_k has made its steps."""
+        bound([name for name in gradients if name.startswith("model.")])
 
     def predict(self, inputs: Tensor) -> Tensor:
         """Logits (B, num_classes) of inputs (B, ...) by theta_k."""

@@ -19,17 +19,17 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from fedfeat.algorithms.around_mean import AroundMean, add_rows, shares
 from fedfeat.algorithms.effective_steps import check_solver, effective_steps, proximal_weight, solver_of
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import Positive
+from fedfeat.models.clipping import Bound
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.group_rows import take_rows
 from fedfeat.params import select, trained_names, zeros_of
 from fedfeat.server import AveragingServer
-from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
+from fedfeat.types import Federation, Params, Setting, Tensors, Turn, Update, Weights
 
 _BATCH = 256
 
@@ -95,23 +95,15 @@ class ScaffoldClient(ClientModule):
             loss = loss + (term - term.detach())
         return loss
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Lightning hook: clip the gradient of ``F_k`` alone; of a clipped correction c_k would know nothing."""
-        if not gradient_clip_val:
-            return
-        own, correction = dict(self.model.named_parameters()), self.correction.named_tensors()
-        gradients = [(name, own[name].grad) for name in self._trained]
-        pairs = [(gradient, correction[name]) for name, gradient in gradients if gradient is not None]
-        for gradient, added in pairs:
-            gradient.sub_(added)
-        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-        for gradient, added in pairs:
-            gradient.add_(added)
+    def clip(self, gradients: Params, bound: Bound, tensors: Params) -> None:
+        """Clip the gradient of ``F_k`` alone; of a clipped correction c_k would know nothing."""
+        added = {f"model.{name}": tensors[f"correction.network.{name}"] for name in self._trained}
+        pairs = [(gradient, added[name]) for name, gradient in gradients.items() if name in added]
+        for gradient, term in pairs:
+            gradient.sub_(term)
+        bound(gradients)
+        for gradient, term in pairs:
+            gradient.add_(term)
 
     def upload(self, turn: Turn, tensors: Tensors) -> tuple[Controlled, Control]:
         """Give y_k and the change of c_k, and keep c_k."""

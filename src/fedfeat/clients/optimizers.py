@@ -21,7 +21,7 @@ def sgd_sparing_biases(
 
 
 def optimizer_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:
-    """Flatten an optimizer's state to ``<parameter>/<name>`` (``federation.opt_state=keep``), the tensors themselves."""
+    """Flatten an optimizer's state to ``<parameter>/<name>`` (``federation.opt_state=keep``); nothing is copied."""
     return {
         f"{index}/{name}": value
         for index, entries in optimizer.state_dict()["state"].items()

@@ -9,10 +9,9 @@ from torch.nn import functional
 
 from fedfeat.data.batches import PADDED
 from fedfeat.executors.stacked.batches import StackedBatches
+from fedfeat.executors.stacked.dropout import DropoutMasks, dropout_calls
 from fedfeat.executors.stacked.stacking import (
-    DropoutMasks,
     Objective,
-    dropout_calls,
     gradients,
     narrow,
     repeated,
@@ -79,6 +78,8 @@ def test_models_that_stop_early_stay_where_they_are(make):
 class Linear(nn.Module):
     """Stands for a client half: a softmax regression with dropout on its inputs and on its hidden layer."""
 
+    channels_last = False
+
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(
@@ -107,7 +108,8 @@ def test_losses_and_gradients_are_those_of_each_model_with_its_own_dropout():
     for step in range(2):
         masks = drawing.draw(sizes, 5)
         with objective.stacked_forms():
-            found, losses = gradients(objective, stack, {}, x, y, masks)
+            found, losses, moved = gradients(objective, stack, {}, x, y, masks)
+            assert moved == {}
         for index, model in enumerate(models):
             torch.manual_seed(seeds[index])
             for _ in range(step + 1):
@@ -134,7 +136,9 @@ def test_layers_in_evaluation_draw_nothing():
 def test_stacked_batches_are_those_of_every_client(batch_size, one_shape):
     data = make_data((8, 5, 3))
     num_steps = {0: 7, 1: 6, 2: 2}
-    batches = StackedBatches(data, list(num_steps), list(num_steps.values()), (5, 9), batch_size, one_shape)
+    phases = [[steps] for steps in num_steps.values()]
+    batches = StackedBatches(data, list(num_steps), phases, (5, 9), batch_size, one_shape=one_shape)
+    assert batches.ends == [7]
     assert len(batches) == 7
     seen = {k: [] for k in num_steps}
     for step, (inputs, labels) in enumerate(batches):
@@ -158,3 +162,25 @@ def test_stacked_batches_are_those_of_every_client(batch_size, one_shape):
             assert torch.equal(x, expected_x)
             assert torch.equal(y, expected_y)
     assert np.array_equal((batches.sizes > 0).sum(1), [7, 6, 2])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, None])
+def test_a_phase_begins_for_everyone_at_one_step(batch_size):
+    """Batches are those of one fit, whose second phase the shorter clients wait for."""
+    data, phases = make_data((8, 5, 3)), [(6, 4), (5, 4), (2, 0)]
+    batches = StackedBatches(data, [0, 1, 2], phases, (5, 9), batch_size)
+    assert batches.ends == [6, 10]
+    assert len(batches) == 10
+    found = {k: [] for k in range(3)}
+    for step, (_, labels) in enumerate(batches):
+        place, phase = (step, 0) if step < 6 else (step - 6, 1)
+        active = [k for k in range(3) if place < phases[k][phase]]
+        assert len(labels) == len(active)
+        for k in active:
+            found[k].append([int(label) for label in labels[k] if label != PADDED])
+    for k, steps in enumerate(phases):
+        fit, expected = data.train_batches(k, 5, 9, batch_size), []
+        while len(expected) < sum(steps):
+            expected += [labels.tolist() for _, labels in fit]
+        assert found[k] == expected[: sum(steps)]
+        assert batches.seen()[k] == [sum(map(len, found[k][: steps[0]])), sum(map(len, found[k][steps[0] :]))]

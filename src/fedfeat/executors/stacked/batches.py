@@ -10,17 +10,18 @@ from torch import Tensor
 from fedfeat.data.batches import PADDED, cut, epoch_orders
 from fedfeat.data.federated import FederatedData
 
+
 class StackedBatches:
     """For every step the batches of all clients that still have one: exactly those of `ClientBatches`.
 
-    Clients come with falling numbers of steps, so that those of a step are the first ones. Yields float32
+    In every phase clients have falling numbers of steps, so that those of a step are the first ones. Yields float32
     ``(K, B, C, H, W)`` and int64 ``(K, B)``; where a client's batch is smaller than another's, rows labelled `PADDED`
     follow.
 
     Args:
         data: The federation's data.
         clients: The clients.
-        num_steps: Optimizer steps of each, falling.
+        phases: Optimizer steps of each in each phase of its fit, (K, P), falling.
         address: Seed and round.
         batch_size: Examples per batch; None or -1 is the full data of the client.
         drop_singleton: See `FederatedData.train_batches`.
@@ -28,22 +29,24 @@ class StackedBatches:
             is made for one shape: a client without a batch has rows labelled `PADDED` only.
 
     Attributes:
-        sizes: Examples of each client's batches, (K, steps), 0 after its last one.
+        sizes: Examples of each client's batches, (K, steps), 0 after its last one of a phase.
+        ends: The step with which each phase ends.
     """
 
     def __init__(
         self,
         data: FederatedData,
         clients: Sequence[int],
-        num_steps: Sequence[int],
+        phases: Sequence[Sequence[int]],
         address: tuple[int, int],
         batch_size: int | None,
         drop_singleton: bool = False,
         one_shape: bool = False,
     ) -> None:
         self._data = data
-        chosen = _examples(data, clients, np.asarray(num_steps), address, batch_size, drop_singleton)
+        chosen = _examples(data, clients, np.asarray(phases), address, batch_size, drop_singleton)
         self.sizes = (chosen >= 0).sum(2)
+        self.ends = np.asarray(phases).max(0).cumsum().tolist()
         count, num_batches, width = chosen.shape
         own = zip((self.sizes > 0).sum(0).tolist(), self.sizes.max(0).tolist(), strict=True)
         self._shapes = [(count, width)] * num_batches if one_shape else list(own)
@@ -54,6 +57,11 @@ class StackedBatches:
     def __len__(self) -> int:
         """Give the number of steps."""
         return len(self._shapes)
+
+    def seen(self) -> list[list[int]]:
+        """Give the examples that each client sees in each phase, (K, P)."""
+        parts = np.split(self.sizes, self.ends[:-1], axis=1)
+        return np.stack([part.sum(1) for part in parts], 1).tolist()
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of every step."""
@@ -83,7 +91,7 @@ class StackedBatches:
 def _examples(
     data: FederatedData,
     clients: Sequence[int],
-    num_steps: np.ndarray,
+    phases: np.ndarray,
     address: tuple[int, int],
     batch_size: int | None,
     drop_singleton: bool,
@@ -93,7 +101,7 @@ def _examples(
     offsets, entries = data.split.train.offsets, data.entries.train
     counts = [data.num_examples(k) for k in clients]
     size, kept = np.array([cut(count, batch_size, drop_singleton) for count in counts]).T
-    per_epoch = -(-kept // size)
+    num_steps, per_epoch = phases.sum(1), -(-kept // size)
     epochs = -(-num_steps // per_epoch)
     orders = [
         order
@@ -108,9 +116,18 @@ def _examples(
     step = epoch * per_epoch[who] + place // size[who]
     entry = entries[offsets[np.asarray(clients)][who] + torch.cat(orders).numpy()]
     done = step < num_steps[who]
-    table = np.full((len(clients), num_steps.max(), min(size.max(), kept.max())), -1, dtype=np.int64)
-    table[who[done], step[done], (place % size[who])[done]] = entry[done]
+    who, step, place, entry = who[done], step[done], (place % size[who])[done], entry[done]
+    table = np.full((len(clients), phases.max(0).sum(), min(size.max(), kept.max())), -1, dtype=np.int64)
+    table[who, _columns(phases, who, step), place] = entry
     return table
+
+
+def _columns(phases: np.ndarray, who: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Give the column of each client's step: those of a phase begin after everyone's of the phase before."""
+    ends = phases.cumsum(1)
+    phase = (step[:, None] >= ends[who]).sum(1)
+    begin_own, begin_all = ends - phases, phases.max(0).cumsum() - phases.max(0)
+    return step - begin_own[who, phase] + begin_all[phase]
 
 
 def _count_up(lengths: np.ndarray) -> np.ndarray:

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from typing import NamedTuple
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-Clip = Callable[[Sequence[Tensor]], None]
-"""Changes gradients (K, *) in place."""
 
+class Clip(NamedTuple):
+    """What Lightning's Trainer does with gradients.
 
-def clip_by(algorithm: str, bound: float | None) -> Clip | None:
-    """Give what Lightning's ``gradient_clip_algorithm`` does under a ``gradient_clip_val``, for stacks; None for none."""
-    if not bound:
-        return None
-    return partial(_by_value if algorithm == "value" else _by_norm, bound)
+    Attributes:
+        value: ``gradient_clip_val``.
+        algorithm: ``gradient_clip_algorithm``, ``norm`` or ``value``.
+    """
 
+    value: float
+    algorithm: str
 
-def _by_value(bound: float, gradients: Sequence[Tensor]) -> None:
-    for gradient in gradients:
-        gradient.clamp_(-bound, bound)
-
-
-def _by_norm(bound: float, gradients: Sequence[Tensor]) -> None:
-    norms = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
-    whole = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-    # The constant is that of `torch.nn.utils.clip_grad_norm_`.
-    factors = (bound / (whole + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+    def together(self, gradients: Sequence[Tensor]) -> None:
+        """Clip gradients (K, *) in place, those of each client by their common norm, or each number by its value."""
+        if self.algorithm == "value":
+            for gradient in gradients:
+                gradient.clamp_(-self.value, self.value)
+            return
+        norms = [
+            torch.linalg.vector_norm(gradient.reshape(len(gradient), -1), dim=1) for gradient in gradients
+        ]
+        whole = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        # The constant is that of `torch.nn.utils.clip_grad_norm_`.
+        factors = (self.value / (whole + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
 
 
 @contextmanager

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedfeat.client import ClientModule, QuickModule
+from fedfeat.client import ClientModule
 from fedfeat.executors.stacked.clipping import Clip
-from fedfeat.executors.stacked.stacking import DropoutMasks, Objective, gradients, narrow, restack
+from fedfeat.executors.stacked.dropout import DropoutMasks
+from fedfeat.executors.stacked.stacking import Objective, gradients, narrow, restack
 from fedfeat.executors.stacked.states import StateRows, load_states
+from fedfeat.models.quick_module import QuickModule
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -34,7 +37,8 @@ class StackedClients(QuickModule):
         stack: What they do not, (K, *), under the names of its `Objective`; all that trains is among it. Changed in
             place by the fit.
         sizes: Examples of each step's batches (steps, K), 0 after a client's last one, which comes no later than that
-            of the client before.
+            of the client before, in each phase.
+        ends: The step with which each phase of the fits ends.
         seeds: Where each client's dropout starts.
         kept: The states of the clients' optimizers, all of one `states.clock`; none where they begin anew.
         clip: What is done to each client's gradients before a step.
@@ -48,6 +52,7 @@ class StackedClients(QuickModule):
         objective: Objective,
         stack: Params,
         sizes: Sequence[Sequence[int]],
+        ends: Sequence[int],
         seeds: Sequence[int] = (),
         kept: Sequence[Params] = (),
         clip: Clip | None = None,
@@ -61,7 +66,9 @@ class StackedClients(QuickModule):
         self._names = list(trained)
         self.weights = nn.ParameterList(trained.values())
         self._fixed = dict(stack)
-        self._sizes, self._seeds, self._differentiate = sizes, seeds, differentiate
+        self._sizes, self._ends = sizes, ends
+        self._seeds, self._differentiate = seeds, differentiate
+        self._phase, self._trained = -1, self._trains_now()
         self._kept, self._clip = kept, clip
         self._full: dict[nn.Parameter, Tensor] = {}
         self._counts = self._loss_sums = torch.empty(0)
@@ -96,15 +103,39 @@ class StackedClients(QuickModule):
         active = sum(size > 0 for size in sizes)
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
-        if active < len(self.weights[0]):
+        if len(self._ends) > 1:
+            self._begin_phase_of(batch_idx, optimizer)
+        if active != len(self.weights[0]):
             assert self.states is not None
             self.states.note(active)
             narrow(optimizer, self._full, active)
         losses = self._set_gradients(inputs, labels, sizes, active)
         if self._clip is not None:
-            self._clip([parameter.grad for parameter in self.weights if parameter.grad is not None])
+            self._clip_gradients(self._clip, active)
         optimizer.step()
         self._loss_sums[:active].addcmul_(losses, self._counts[batch_idx, :active])
+
+    def _clip_gradients(self, clip: Clip, active: int) -> None:
+        stepped = zip(self._names, self.weights, strict=True)
+        found = {name.removeprefix(PREFIX): p.grad for name, p in stepped if p.grad is not None}
+        fixed = {name.removeprefix(PREFIX): tensor[:active] for name, tensor in self._fixed.items()}
+
+        def bound(chosen: Iterable[str]) -> None:
+            clip.together([found[name] for name in chosen])
+
+        self.objective.client.clip(found, bound, self.objective.client.state_dict() | fixed)
+
+    def _begin_phase_of(self, step: int, optimizer: Optimizer) -> None:
+        phase = bisect_right(self._ends, step)
+        if phase != self._phase:
+            self._phase = phase
+            self.objective.client.begin_phase(phase, optimizer)
+            self._trained = self._trains_now()
+            for parameter in self.weights:
+                parameter.grad = None
+
+    def _trains_now(self) -> frozenset[str]:
+        return frozenset(trainable(self.objective.client)) - self.objective.unused
 
     def _set_gradients(self, inputs: Tensor, labels: Tensor, sizes: Sequence[int], active: int) -> Tensor:
         """Give the first clients' weights their gradients, and return their losses (active,)."""
@@ -113,9 +144,9 @@ class StackedClients(QuickModule):
         masks = self._masks.draw(sizes, labels.shape[1])
         fixed = {name: tensor[:count] for name, tensor in self._fixed.items()}
         parameters = dict(zip(self._names, self.weights, strict=True))
-        own = {
-            name: self._full[p][:count] for name, p in parameters.items() if name not in self.objective.unused
-        }
+        stack = {name: self._full[p][:count] for name, p in parameters.items()}
+        own = {name: tensor for name, tensor in stack.items() if name in self._trained}
+        fixed |= {name: tensor for name, tensor in stack.items() if name not in self._trained}
         with self.objective.stacked_forms():
             found, losses, moved = self._differentiate(self.objective, own, fixed, inputs, labels, masks)
         for name, gradient in found.items():
@@ -131,9 +162,10 @@ class StackedClients(QuickModule):
             parameter.data = tensor
 
     def fitted(self) -> Params:
-        """Give the tensors (K, *) of the clients, on the CPU, under the names of the client half's."""
+        """Give the tensors (K, *) of the clients, on the CPU, under the names of the client half's and in its order."""
         trained = dict(zip(self._names, (parameter.data for parameter in self.weights), strict=True))
-        return {key.removeprefix(PREFIX): tensor.cpu() for key, tensor in (trained | self._fixed).items()}
+        found = {key.removeprefix(PREFIX): tensor for key, tensor in (trained | self._fixed).items()}
+        return {key: found[key].cpu() for key in self.objective.client.state_dict() if key in found}
 
     def loss_sums(self) -> list[float]:
         """Give each client's sum of losses over the examples that it has seen."""

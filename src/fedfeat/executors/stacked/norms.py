@@ -53,10 +53,10 @@ def _moved(running: Params, momentum: float | None, mean: Tensor, variance: Tens
     """Give the running statistics after one more batch."""
     tracked = running["num_batches_tracked"] + moves
     # Without momentum they are the plain mean over the batches so far.
-    share = momentum if momentum is not None else 1.0 / tracked.clamp(min=1)
+    share = momentum if momentum is not None else 1.0 / tracked.clamp(min=1).to(mean.dtype)
     found = {"running_mean": mean.detach(), "running_var": variance.detach()}
     new = {
-        name: running[name] + moves * share * (value.to(running[name].dtype) - running[name])
+        name: torch.where(moves, running[name].lerp(value.to(running[name].dtype), share), running[name])
         for name, value in found.items()
     }
     return {**new, "num_batches_tracked": tracked}

@@ -17,15 +17,9 @@ from fedfeat.clients.turns import cause_of, turn_of
 from fedfeat.clients.worker import Worker
 from fedfeat.data.batches import PADDED
 from fedfeat.errors import ConfigError
+from fedfeat.executors.stacked.dropout import DropoutMasks, dropout_calls
 from fedfeat.executors.stacked.fit import trainable
-from fedfeat.executors.stacked.stacking import (
-    ELEMENTWISE,
-    DropoutMasks,
-    Objective,
-    dropout_calls,
-    gradients,
-    repeated,
-)
+from fedfeat.executors.stacked.stacking import ELEMENTWISE, Objective, gradients, repeated
 from fedfeat.params import copy_into, snapshot
 
 if TYPE_CHECKING:
@@ -34,7 +28,7 @@ if TYPE_CHECKING:
 # What a method may override without a word about stacking: they read the module and change nothing.
 _PURE = (
     *("loss", "forward", "predict", "cross_entropy", "recall", "adapt"),
-    *("observe", "laid_out", "upload", "answer", "check"),
+    *("observe", "laid_out", "upload", "answer", "check", "phases", "begin_phase", "note", "clip"),
 )
 
 # Largest gap between gradients of a stacked and a single step, relative to the largest gradient: sums in another order.
@@ -78,6 +72,8 @@ def _refusal(worker: Worker) -> str | None:
     reasons = {
         f"{type(module).__name__} cannot be stacked: {apart(module)}": apart(module),
         f"{optimizer.__name__} (optimizer) does not step every number by itself": optimizer not in ELEMENTWISE,
+        "stacked fits with phases, of heads and bodies, begin their optimizers anew (federation.opt_state=keep)":
+            worker.settings.keep_optimizer and len(module.phases(2, 1)) > 1,
         "a fit runs on one device (trainer.devices)": worker.lightning.world_size > 1,
         f"trainer.precision={trainer.precision} is none of 64-true, 32-true and bf16-mixed":
             str(worker.lightning.precision) not in _TOLERANCE,

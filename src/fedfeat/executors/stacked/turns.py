@@ -12,9 +12,10 @@ from fedfeat.clients.local_trainer import begin_fit, quiet
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import left_out, turn_of
 from fedfeat.clients.worker import Worker
+from fedfeat.data.batches import cut
 from fedfeat.errors import ClientError
 from fedfeat.executors.stacked.batches import StackedBatches
-from fedfeat.executors.stacked.clipping import clip_by, unclipped
+from fedfeat.executors.stacked.clipping import Clip, unclipped
 from fedfeat.executors.stacked.fit import StackedClients, trainable
 from fedfeat.executors.stacked.stacking import Objective, gradients, repeated, rows, write_row
 from fedfeat.params import copy_into, snapshot
@@ -23,6 +24,27 @@ from fedfeat.types import Turn, Update
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
+
+
+def phases_of(worker: Worker, client: ClientModule, task: Task) -> tuple[int, ...]:
+    """Give the steps of each phase of a client's fit."""
+    settings = worker.settings
+    num_examples = worker.data.num_examples(task.client_id)
+    size, used = cut(num_examples, settings.batch_size, worker.drop_singleton)
+    return client.phases(client.local_steps(task.num_steps), max(-(-used // size), 1))
+
+
+def chains(phases: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    """Sort positions into fits in whose every phase the numbers of steps fall."""
+    found: list[list[int]] = []
+    for position in sorted(range(len(phases)), key=lambda place: [-steps for steps in phases[place]]):
+        for chain in found:
+            if all(mine <= its for mine, its in zip(phases[position], phases[chain[-1]], strict=True)):
+                chain.append(position)
+                break
+        else:
+            found.append([position])
+    return found
 
 
 def fit_stacked(
@@ -37,14 +59,14 @@ def fit_stacked(
     for every shape of its inputs.
     """
     client: ClientModule = objective.client
-    num_steps = [client.local_steps(task.num_steps) for task in tasks]
+    phases = [phases_of(worker, client, task) for task in tasks]
     # Longest first; the sort is stable.
-    places = sorted(range(len(tasks)), key=lambda place: -num_steps[place])
+    places = sorted(range(len(tasks)), key=lambda place: [-steps for steps in phases[place]])
     tasks = [tasks[place] for place in places]
     batches = StackedBatches(
         worker.data,
         [task.client_id for task in tasks],
-        [num_steps[place] for place in places],
+        [phases[place] for place in places],
         (worker.settings.seed, tasks[0].round_idx),
         worker.settings.batch_size,
         worker.drop_singleton,
@@ -52,10 +74,11 @@ def fit_stacked(
     )
     turns, stack = _begun(worker, objective, tasks)
     seeds = [worker.fit_seed(task) for task in tasks] if objective.calls else []
-    clip = clip_by(worker.trainer.gradient_clip_algorithm, worker.trainer.gradient_clip_val)
+    bound, algorithm = worker.trainer.gradient_clip_val, worker.trainer.gradient_clip_algorithm
+    clip = Clip(bound, algorithm) if bound else None
     sizes, kept = batches.sizes.T.tolist(), _kept_states(worker, tasks)
     client.optimizer_state = {}
-    module = StackedClients(objective, stack, sizes, seeds, kept, clip, differentiate)
+    module = StackedClients(objective, stack, sizes, batches.ends, seeds, kept, clip, differentiate)
     begin_fit(worker.lightning, len(batches), len(batches))
     with quiet(), unclipped(worker.lightning):
         worker.lightning.fit(module, batches)
@@ -63,7 +86,7 @@ def fit_stacked(
         turn._replace(num_steps=int(count))
         for turn, count in zip(turns, (batches.sizes > 0).sum(1), strict=True)
     ]
-    results = _updates(worker, client, zip(tasks, made, strict=True), module, batches.sizes.sum(1).tolist())
+    results = _updates(worker, client, zip(tasks, made, strict=True), module, batches.seen())
     by_place = dict(zip(places, results, strict=True))
     return [by_place[place] for place in range(len(places))]
 
@@ -104,7 +127,7 @@ def _updates(
     client: ClientModule,
     turns: Iterable[tuple[Task, Turn]],
     module: StackedClients,
-    num_seen: Sequence[int],
+    seen: Sequence[Sequence[int]],
 ) -> list[Update | ClientError]:
     fitted = module.fitted()
     skipped = left_out(client)
@@ -116,12 +139,12 @@ def _updates(
     healthy = is_finite(fitted)
     keeps = worker.settings.keep_optimizer
     assert module.states is not None
-    states = module.states.read() if keeps else [{}] * len(num_seen)
+    states = module.states.read() if keeps else [{}] * len(seen)
     results: list[Update | ClientError] = []
-    for index, ((task, turn), loss_sum, seen, state) in enumerate(
-        zip(turns, module.loss_sums(), num_seen, states, strict=True)
+    for index, ((task, turn), loss_sum, by_phase, state) in enumerate(
+        zip(turns, module.loss_sums(), seen, states, strict=True)
     ):
-        client._loss_sum, client._num_seen = loss_sum, float(seen)
+        client.note(loss_sum, by_phase)
         if client.runs_at_upload or task.evaluate or task.probe:
             copy_into(client, {key: stack[index] for key, stack in fitted.items()})
         tensors = common | {part: common.get(part, {}) | found[index] for part, found in own.items()}

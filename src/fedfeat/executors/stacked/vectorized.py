@@ -17,7 +17,7 @@ from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.stackable import check_stackable, probe
 from fedfeat.executors.stacked.stacking import gradients
 from fedfeat.executors.stacked.states import clock
-from fedfeat.executors.stacked.turns import fit_stacked
+from fedfeat.executors.stacked.turns import chains, fit_stacked, phases_of
 from fedfeat.types import Update
 
 _log = logging.getLogger("fedfeat")
@@ -80,7 +80,13 @@ class VectorizedExecutor(SerialExecutor):
                 key = key, clock(task.kept.optimizer)
             _, used = cut(worker.data.num_examples(task.client_id), size, worker.drop_singleton)
             groups.setdefault((True, key) if used else (False, position), []).append(position)
-        return list(groups.values())
+        return [part for group in groups.values() for part in self._in_step(group, tasks)]
+
+    def _in_step(self, group: list[int], tasks: Sequence[Task]) -> list[list[int]]:
+        """Part a group where clients that are ahead in one phase of their fits are behind in another."""
+        module = self.worker.module_of(tasks[group[0]].client_id, tasks[group[0]].round_idx)
+        parts = chains([phases_of(self.worker, module, tasks[position]) for position in group])
+        return [sorted(group[place] for place in part) for part in parts]
 
     def _together(self, tasks: Sequence[Task]) -> list[Update | ClientError]:
         if len(tasks) > 1:
