@@ -42,9 +42,9 @@ def forest(judged: Sequence[tuple[Claim, Judgement]]) -> Figure | None:
         axes.plot([interval.mean], [at], "o", color=colour, markersize=5)
         axes.plot([bound], [at], "|", color="black", markersize=14)
     axes.set_yticks(range(len(lines)), [name for name, *_ in lines])
-    axes.invert_yaxis()
-    axes.set_xlabel("difference of accuracies, 95 % interval; bars: the bound of the claim")
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_xlabel("difference of accuracies\n95 % interval; bar: the claim's bound")
     for name, colour in _COLOURS.items():
         axes.plot([], [], color=colour, linewidth=2, label=name)
-    axes.legend(loc="best", fontsize="small")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize="small")
     return figure
