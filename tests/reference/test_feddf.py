@@ -126,6 +126,17 @@ def test_of_a_configuration_too(tmp_path):
     assert_same(mine, run_config(tmp_path / "b", "algorithm=fedavg", *words), 0.0)
 
 
+def test_another_average_stands_in_for_fedavg(tmp_path):
+    words = ("federation.cohort_size=2", "algorithm.public_share=0.2", "federation.num_rounds=3")
+    around = ("algorithm=feddf", "algorithm.server.steps=0", "algorithm/server@algorithm.server.average=fedavgm")
+    momentum = "algorithm/server@algorithm.server.average.average=fedavg"
+    mine = run_config(tmp_path / "a", *around, momentum, *words)
+    its = run_config(tmp_path / "b", "algorithm=fedavgm", *words)
+    assert_same(mine, its, 0.0)
+    plain = run_config(tmp_path / "c", "algorithm=fedavg", *words)
+    assert any(not torch.equal(one, other) for one, other in zip(its[0], plain[0], strict=False))
+
+
 def test_one_teacher_that_is_the_student_gives_no_gradient():
     """The loss is 0 and every gradient below 1e-16, whatever the temperature and the mean."""
     student, inputs = (

@@ -23,6 +23,11 @@ class OtherServer(FedAvgServer):
 
 AT_START = [
     (
+        "a half that needs another, in another's place",
+        "algorithm=fedavgm algorithm/server@algorithm.server.average=feddyn",
+        r"algorithm\.server\.average\.average must be given to FedDynServer, but it is not there\.",
+    ),
+    (
         "forced unknown key",
         "+algorithm.client.nu=1",
         r"algorithm\.client\.nu must be a known key, but there is none of that name; known there: model",

@@ -27,6 +27,8 @@ _NO_RESULT = re.compile(r"Job (\S+) \(task: \d+\) with path (.+)_result\.pkl\nha
 _FAILED = re.compile(r"Job \(task=\d+\) failed .*?\n-+\n(.*)\n-+\n.*at paths:\n  - (.+?)\n", re.DOTALL)
 # Of ours, an error that is no refusal is a mistake in the program.
 _MADE = re.compile(r"Error in call to target '(?!fedfeat\.)([^']+)'.*full_key: (\S+)", re.DOTALL)
+# A part that is built around another has none where it takes the other's place itself.
+_LACKS = re.compile(r"'fedfeat\.\S+\.(\w+)'.*missing \d+ required .*?arguments?: '(\w+)'.*full_key: (\S+)", re.DOTALL)
 _SEVERAL = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*?)'\n")
 _TWICE = re.compile(r"Multiple values for ([^\s.]+)")
 
@@ -93,6 +95,9 @@ def _of_library(error: BaseException) -> ConfigError | None:
         return ConfigError(
             f"{made[2]} must be what {made[1]} takes, but that says: {_one_line(str(error.__cause__))}"
         )
+    if isinstance(error, InstantiationException) and (lacks := _LACKS.search(str(error))):
+        kind, name, key = lacks.groups()
+        return ConfigError(f"{key}.{name} must be given to {kind}, but it is not there.")
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         reason = _without_asides(str(error))
         return ConfigError(f"{error.full_key} must have a value, but it has none: {reason}.")
