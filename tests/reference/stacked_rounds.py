@@ -61,6 +61,7 @@ CASES = {
     },
     "fused by convolution": {"batch_size": 2, "client": of(FedFusionClient, op="conv")},
     "batch norm": {"batch_size": 3, "local_epochs": 2.5, "build_model": normed, "num_rounds": 3},
+    "batch norm, last batches of one": {"batch_size": 4, "local_epochs": 2, "build_model": normed},
     "batch norm of its own": {
         "batch_size": 3,
         "build_model": normed,

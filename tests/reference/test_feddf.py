@@ -128,7 +128,11 @@ def test_of_a_configuration_too(tmp_path):
 
 def test_another_average_stands_in_for_fedavg(tmp_path):
     words = ("federation.cohort_size=2", "algorithm.public_share=0.2", "federation.num_rounds=3")
-    around = ("algorithm=feddf", "algorithm.server.steps=0", "algorithm/server@algorithm.server.average=fedavgm")
+    around = (
+        "algorithm=feddf",
+        "algorithm.server.steps=0",
+        "algorithm/server@algorithm.server.average=fedavgm",
+    )
     momentum = "algorithm/server@algorithm.server.average.average=fedavg"
     mine = run_config(tmp_path / "a", *around, momentum, *words)
     its = run_config(tmp_path / "b", "algorithm=fedavgm", *words)

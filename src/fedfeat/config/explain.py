@@ -28,7 +28,9 @@ _FAILED = re.compile(r"Job \(task=\d+\) failed .*?\n-+\n(.*)\n-+\n.*at paths:\n 
 # Of ours, an error that is no refusal is a mistake in the program.
 _MADE = re.compile(r"Error in call to target '(?!fedfeat\.)([^']+)'.*full_key: (\S+)", re.DOTALL)
 # A part that is built around another has none where it takes the other's place itself.
-_LACKS = re.compile(r"'fedfeat\.\S+\.(\w+)'.*missing \d+ required .*?arguments?: '(\w+)'.*full_key: (\S+)", re.DOTALL)
+_LACKS = re.compile(
+    r"'fedfeat\.\S+\.(\w+)'.*missing \d+ required .*?arguments?: '(\w+)'.*full_key: (\S+)", re.DOTALL
+)
 _SEVERAL = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*?)'\n")
 _TWICE = re.compile(r"Multiple values for ([^\s.]+)")
 

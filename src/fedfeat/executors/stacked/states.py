@@ -28,10 +28,9 @@ def load_states(optimizer: Optimizer, kept: Sequence[Params]) -> None:
     for key, first in kept[0].items():
         index, name = key.split("/")
         parameter = parameters[int(index)]
-        stack = (
-            first.clone() if name in CLOCKS else torch.stack([one[key] for one in kept]).to(parameter.device)
-        )
-        optimizer.state[parameter][name] = stack
+        value = first.clone() if name in CLOCKS else torch.stack([one[key] for one in kept])
+        # As `load_state_dict` has it: a count of steps stays as it is, everything else follows the weights.
+        optimizer.state[parameter][name] = value if name == "step" else value.to(parameter)
 
 
 class StateRows:

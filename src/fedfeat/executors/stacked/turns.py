@@ -26,8 +26,15 @@ if TYPE_CHECKING:
     from fedfeat.types import Params
 
 
+def has_phases(client: ClientModule) -> bool:
+    """Whether what trains changes in the course of a fit."""
+    return type(client).phases is not ClientModule.phases
+
+
 def phases_of(worker: Worker, client: ClientModule, task: Task) -> tuple[int, ...]:
     """Give the steps of each phase of a client's fit."""
+    if not has_phases(client):
+        return (client.local_steps(task.num_steps),)
     settings = worker.settings
     num_examples = worker.data.num_examples(task.client_id)
     size, used = cut(num_examples, settings.batch_size, worker.drop_singleton)

@@ -11,13 +11,12 @@ from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import cause_of
 from fedfeat.clients.worker import MAX_ARCHITECTURES, Worker
 from fedfeat.config.conditions import Positive
-from fedfeat.data.batches import cut
 from fedfeat.errors import ClientError
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.stackable import check_stackable, probe
 from fedfeat.executors.stacked.stacking import gradients
 from fedfeat.executors.stacked.states import clock
-from fedfeat.executors.stacked.turns import chains, fit_stacked, phases_of
+from fedfeat.executors.stacked.turns import chains, fit_stacked, has_phases, phases_of
 from fedfeat.types import Update
 
 _log = logging.getLogger("fedfeat")
@@ -72,19 +71,22 @@ class VectorizedExecutor(SerialExecutor):
 
     def _groups(self, tasks: Sequence[Task]) -> list[list[int]]:
         """Give the positions of tasks that can be one fit; clients without examples, which train nothing, alone."""
-        worker, size = self.worker, self.worker.settings.batch_size
+        worker = self.worker
         groups: dict[Hashable, list[int]] = {}
         for position, task in enumerate(tasks):
             key: Hashable = worker.networks.key(task.client_id, task.round_idx)
             if worker.settings.keep_optimizer and task.kept:
                 key = key, clock(task.kept.optimizer)
-            _, used = cut(worker.data.num_examples(task.client_id), size, worker.drop_singleton)
+            # Without drop_singleton every example is used; with it one alone is not.
+            used = worker.data.num_examples(task.client_id) > int(worker.drop_singleton)
             groups.setdefault((True, key) if used else (False, position), []).append(position)
         return [part for group in groups.values() for part in self._in_step(group, tasks)]
 
     def _in_step(self, group: list[int], tasks: Sequence[Task]) -> list[list[int]]:
         """Part a group where clients that are ahead in one phase of their fits are behind in another."""
         module = self.worker.module_of(tasks[group[0]].client_id, tasks[group[0]].round_idx)
+        if not has_phases(module):
+            return [group]
         parts = chains([phases_of(self.worker, module, tasks[position]) for position in group])
         return [sorted(group[place] for place in part) for part in parts]
 
