@@ -23,7 +23,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import bundle_format
 from bundle_format import Joined, Refused, call, check_part, machine, read_manifest, write_text
 
 
@@ -109,7 +108,7 @@ def write_commands(project: Path, python: Path) -> None:
 def check_packages(python: Path, needs: dict[str, str | None]) -> None:
     """Refuse an environment that has not the packed versions."""
     program = "import json, bundle_format; print(json.dumps(bundle_format.machine()['packages']))"
-    start = f"import sys; sys.path.insert(0, {str(Path(bundle_format.__file__).parent)!r}); {program}"
+    start = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent)!r}); {program}"
     found = json.loads(call([python, "-c", start], "The environment must start"))
     for name, version in needs.items():
         if version not in (None, found.get(name)):

@@ -69,8 +69,7 @@ REFUSED = {
     ("fedma", RAGGED): _WIDTHS,
     **{(method, setting): _CHAIN for method in ("fedma", "ot_fusion") for setting in (PRESET, ADAM)},
     **{(method, ADAM): _SUMS for method in ("scaffold", "fednova")},
-    ("pfedme", PRESET): _INNER,
-    ("pfedme", ADAM): "optimizer must be one of torch.optim.SGD for algorithm=pfedme",
+    **{("pfedme", setting): _INNER for setting in (PRESET, ADAM)},
     **{("per_fedavg", setting): _HALVES for setting in (PRESET, ADAM)},
 }
 """The part of the sentence by which a cell is refused. Those that begin with a key are under every executor."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedfeat.algorithms.alternating import AlternatingClient
-from fedfeat.algorithms.prototype_clients import PrototypeClient
+from fedfeat.algorithms.prototype_clients import CommonPrototypesClient
 from fedfeat.algorithms.prototype_servers import over_all_classes, renewed, width_of
 from fedfeat.client import Batch
 from fedfeat.config.conditions import Count, NotNegative, Positive
@@ -75,7 +75,7 @@ def statistics_of(moments: Moments) -> Statistics:
     return Statistics((within + between) / total, means[moments.counts > 0])
 
 
-class FedPACClient(PrototypeClient, AlternatingClient):
+class FedPACClient(CommonPrototypesClient, AlternatingClient):
     """FedRep's client, whose features are pulled towards prototypes and whose head is combined with others'.
 
     Args:
@@ -100,30 +100,20 @@ class FedPACClient(PrototypeClient, AlternatingClient):
     ) -> None:
         super().__init__(head_epochs=head_epochs, **arguments)
         self.lam, self.agg_head, self.head_lr = lam, agg_head, head_lr
+        self.passes_before = agg_head or lam > 0
         layer, name = self.network.last_layer, self.network.last_layer_name
         if set(self.personal_keys) != {f"{name}.{key}" for key in layer.state_dict()}:
             rule = "be [last] for FedPAC, whose heads are last layers"
             raise ConfigError.rule("algorithm.client.personal", rule, list(arguments.get("personal", ())))
-        self.prototypes: Tensor
-        self.known: Tensor
-        self.register_buffer("prototypes", torch.zeros(self.network.num_classes, layer.in_features))
-        self.register_buffer("known", torch.zeros(self.network.num_classes, dtype=torch.bool))
         self.variance: Tensor
         self.class_shares: Tensor
         self.register_buffer("variance", torch.zeros((), dtype=torch.float64))
         self.register_buffer("class_shares", torch.zeros(self.prototypes.shape, dtype=torch.float64))
 
-    @property
-    def passes_before(self) -> bool:
-        """Whether a turn begins with a pass over the client's examples."""
-        return self.agg_head or bool(self.lam)
-
     def receive(self, payload: BodyAndHead, memory: None) -> None:
         """Take the body, the prototypes, and the head that was combined for the client, where there is one."""
         copy_into(self.model, payload.params | payload.head)
-        classes = payload.prototypes.classes.to(self.known.device)
-        self.known.zero_()[classes] = True
-        self.prototypes.zero_()[classes] = payload.prototypes.means.to(self.prototypes)
+        self.take(payload.prototypes)
 
     def begin_turn(self, turn: Turn) -> None:
         """Take the statistics of the received body, and what stands for prototypes that there are not."""

@@ -102,7 +102,27 @@ def require_all_personal(client: ClientModule, arguments: Mapping[str, Any]) -> 
         raise ConfigError.rule("algorithm.client.personal", rule, list(arguments.get("personal", ())))
 
 
-class PulledClient(PrototypeClient):
+class CommonPrototypesClient(PrototypeClient):
+    """A client with common prototypes beside its network: ``prototypes`` (C, d), of the classes that are ``known``."""
+
+    apart: str | None = None
+    prototypes: Tensor
+    known: Tensor
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        classes = self.network.num_classes
+        self.register_buffer("prototypes", torch.zeros(classes, self.network.last_layer.in_features))
+        self.register_buffer("known", torch.zeros(classes, dtype=torch.bool))
+
+    def take(self, sent: Prototypes) -> None:
+        """Have the prototypes that were sent, and no others."""
+        classes = sent.classes.to(self.known.device)
+        self.known.zero_()[classes] = True
+        self.prototypes.zero_()[classes] = sent.means.to(self.prototypes)
+
+
+class PulledClient(CommonPrototypesClient):
     """A client with a whole model of its own, whose representations are pulled towards common prototypes.
 
     Args:
@@ -125,17 +145,10 @@ class PulledClient(PrototypeClient):
         super().__init__(**arguments)
         require_all_personal(self, arguments)
         self.lam, self.predict_by = lam, predict_by
-        layer = self.network.last_layer
-        self.prototypes: Tensor
-        self.known: Tensor
-        self.register_buffer("prototypes", torch.zeros(self.network.num_classes, layer.in_features))
-        self.register_buffer("known", torch.zeros(self.network.num_classes, dtype=torch.bool))
 
     def receive(self, payload: Any, memory: Any) -> None:
         """Take the common prototypes; the network is the client's own."""
-        classes = payload.classes.to(self.known.device)
-        self.known.zero_()[classes] = True
-        self.prototypes.zero_()[classes] = payload.means.to(self.prototypes)
+        self.take(payload)
 
     def loss(self, batch: Batch) -> Tensor:
         """``F_k(w) + lambda * mean of 1/d ||z - P[y]||^2``."""

@@ -99,7 +99,7 @@ class Objective(nn.Module):
         self.client = client
         self.calls, self.unused = calls, frozenset(unused)
         self._waiting: list[Tensor] = []
-        self._real = torch.empty(0)
+        self._real: Tensor | None = None
         self._moved: Params = {}
         norms = batch_norms(self)
         self.moving = [
@@ -122,7 +122,9 @@ class Objective(nn.Module):
         """
         self._waiting, self._real, self._moved = list(masks), labels != PADDED, {}
         loss = self.client.loss((inputs, labels))
-        return loss, self._moved
+        # Nothing of a step may stay: a compiled one would have to give it back.
+        moved, self._real, self._moved = self._moved, None, {}
+        return loss, moved
 
     @contextmanager
     def stacked_forms(self) -> Iterator[None]:
@@ -141,10 +143,10 @@ class Objective(nn.Module):
         return x * self._waiting.pop(0)
 
     def _normalised(self, path: str, layer: BatchNorm, x: Tensor) -> Tensor:
+        real = self._real
         # Inputs of another number are not those of the batch, so none of them is padding.
-        real = (
-            self._real if len(x) == len(self._real) else torch.ones(len(x), dtype=torch.bool, device=x.device)
-        )
+        if real is None or len(x) != len(real):
+            real = torch.ones(len(x), dtype=torch.bool, device=x.device)
         running = {
             name: self._moved.get(f"{path}.{name}", buffer)
             for name, buffer in layer.named_buffers(recurse=False)
