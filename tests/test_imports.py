@@ -122,12 +122,16 @@ def test_commands_begin_without_what_is_slow(module):
 
 
 def test_a_plain_run_imports_what_it_needs_without_the_collector(tmp_path):
-    """Figures need pandas, after the last round; matplotlib, scipy and torchvision are there by torchmetrics."""
+    """Figures need pandas, after the last round; matplotlib, scipy and torchvision are there by torchmetrics.
+
+    The split is made here, for the root is new.
+    """
     run = f"""
 import gc
 from contextlib import ExitStack
 import fedfeat
-experiment = fedfeat.build(["algorithm=fedavg", "federation.num_rounds=1", "hydra.run.dir={tmp_path}"])
+overrides = ["algorithm=fedavg", "federation.num_rounds=1", "hydra.run.dir={tmp_path}/run", "paths.root={tmp_path}"]
+experiment = fedfeat.build(overrides)
 with ExitStack() as stack:
     experiment.run(stack)
 assert gc.isenabled()

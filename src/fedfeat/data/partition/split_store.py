@@ -1,5 +1,6 @@
 """Splits on disk: made once per (data, scheme, number of clients, seed), then reused by every run."""
 
+import csv
 import hashlib
 import io
 import json
@@ -148,11 +149,10 @@ def _write(folder: Path, split: ClientSplit, counts: np.ndarray, classes: tuple[
 
 
 def _table(counts: np.ndarray, classes: tuple[str, ...]) -> str:
-    import pandas as pd  # slow to import, which a stored split need not pay
-
-    table = np.column_stack([counts.sum(axis=1), counts])
-    frame = pd.DataFrame(table, columns=["num_examples", *classes])
-    return frame.to_csv(index_label="client", lineterminator="\n")
+    rows = np.column_stack([np.arange(len(counts)), counts.sum(axis=1), counts]).tolist()
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["client", "num_examples", *classes], *rows])
+    return text.getvalue()
 
 
 def _publish(made: Path, folder: Path, is_good: Callable[[], bool]) -> None:
