@@ -40,7 +40,7 @@ class StackedClients(QuickModule):
             of the client before, in each phase.
         ends: The step with which each phase of the fits ends.
         seeds: Where each client's dropout starts.
-        kept: The states of the clients' optimizers, all of one `states.clock`; none where they begin anew.
+        kept: The states that the clients' optimizers go on from, all of one `states.clock`; None where none is kept.
         clip: What is done to each client's gradients before a step.
         differentiate: `executors.stacked.stacking.gradients`, or a compiled one.
     """
@@ -54,7 +54,7 @@ class StackedClients(QuickModule):
         sizes: Sequence[Sequence[int]],
         ends: Sequence[int],
         seeds: Sequence[int] = (),
-        kept: Sequence[Params] = (),
+        kept: Sequence[Params] | None = None,
         clip: Clip | None = None,
         differentiate: Callable[..., tuple[Params, Tensor, Params]] = gradients,
     ) -> None:
@@ -80,9 +80,9 @@ class StackedClients(QuickModule):
         client = self.objective.client
         optimizer = client.configure_optimizers()
         restack(optimizer, dict(zip(trainable(client).values(), self.weights, strict=True)))
-        if self._kept:
+        if self._kept is not None:
             load_states(optimizer, self._kept)
-        self.states = StateRows(optimizer, len(self.weights[0]))
+            self.states = StateRows(optimizer, len(self._kept))
         return optimizer
 
     def on_train_start(self) -> None:
@@ -106,8 +106,8 @@ class StackedClients(QuickModule):
         if len(self._ends) > 1:
             self._begin_phase_of(batch_idx, optimizer)
         if active != len(self.weights[0]):
-            assert self.states is not None
-            self.states.note(active)
+            if self.states is not None:
+                self.states.note(active)
             narrow(optimizer, self._full, active)
         losses = self._set_gradients(inputs, labels, sizes, active)
         if self._clip is not None:

@@ -20,6 +20,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.executors.stacked.dropout import DropoutMasks, dropout_calls
 from fedfeat.executors.stacked.fit import trainable
 from fedfeat.executors.stacked.stacking import ELEMENTWISE, Objective, gradients, repeated
+from fedfeat.executors.stacked.turns import has_phases
 from fedfeat.params import copy_into, snapshot
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _refusal(worker: Worker) -> str | None:
         f"{type(module).__name__} cannot be stacked: {apart(module)}": apart(module),
         f"{optimizer.__name__} (optimizer) does not step every number by itself": optimizer not in ELEMENTWISE,
         "stacked fits with phases, of heads and bodies, begin their optimizers anew (federation.opt_state=keep)":
-            worker.settings.keep_optimizer and len(module.phases(2, 1)) > 1,
+            worker.settings.keep_optimizer and has_phases(module),
         "a fit runs on one device (trainer.devices)": worker.lightning.world_size > 1,
         f"trainer.precision={trainer.precision} is none of 64-true, 32-true and bf16-mixed":
             str(worker.lightning.precision) not in _TOLERANCE,

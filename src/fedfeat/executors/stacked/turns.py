@@ -44,7 +44,7 @@ def phases_of(worker: Worker, client: ClientModule, task: Task) -> tuple[int, ..
 def chains(phases: Sequence[tuple[int, ...]]) -> list[list[int]]:
     """Sort positions into fits in whose every phase the numbers of steps fall."""
     found: list[list[int]] = []
-    for position in sorted(range(len(phases)), key=lambda place: [-steps for steps in phases[place]]):
+    for position in _longest_first(phases):
         for chain in found:
             if all(mine <= its for mine, its in zip(phases[position], phases[chain[-1]], strict=True)):
                 chain.append(position)
@@ -52,6 +52,11 @@ def chains(phases: Sequence[tuple[int, ...]]) -> list[list[int]]:
         else:
             found.append([position])
     return found
+
+
+def _longest_first(phases: Sequence[tuple[int, ...]]) -> list[int]:
+    """Sort positions by the steps of their first phase, then of the next; the sort is stable."""
+    return sorted(range(len(phases)), key=lambda place: [-steps for steps in phases[place]])
 
 
 def fit_stacked(
@@ -67,8 +72,7 @@ def fit_stacked(
     """
     client: ClientModule = objective.client
     phases = [phases_of(worker, client, task) for task in tasks]
-    # Longest first; the sort is stable.
-    places = sorted(range(len(tasks)), key=lambda place: [-steps for steps in phases[place]])
+    places = _longest_first(phases)
     tasks = [tasks[place] for place in places]
     batches = StackedBatches(
         worker.data,
@@ -83,8 +87,11 @@ def fit_stacked(
     seeds = [worker.fit_seed(task) for task in tasks] if objective.calls else []
     bound, algorithm = worker.trainer.gradient_clip_val, worker.trainer.gradient_clip_algorithm
     clip = Clip(bound, algorithm) if bound else None
-    sizes, kept = batches.sizes.T.tolist(), _kept_states(worker, tasks)
+    # Optimizers are made for one client, without a state, and get those of all when they are stacked.
     client.optimizer_state = {}
+    states = [task.kept.optimizer if task.kept else {} for task in tasks]
+    kept = states if worker.settings.keep_optimizer else None
+    sizes = batches.sizes.T.tolist()
     module = StackedClients(objective, stack, sizes, batches.ends, seeds, kept, clip, differentiate)
     begin_fit(worker.lightning, len(batches), len(batches))
     with quiet(), unclipped(worker.lightning):
@@ -96,13 +103,6 @@ def fit_stacked(
     results = _updates(worker, client, zip(tasks, made, strict=True), module, batches.seen())
     by_place = dict(zip(places, results, strict=True))
     return [by_place[place] for place in range(len(places))]
-
-
-def _kept_states(worker: Worker, tasks: Sequence[Task]) -> list[Params]:
-    if not worker.settings.keep_optimizer:
-        return []
-    kept = [task.kept.optimizer if task.kept else {} for task in tasks]
-    return kept if kept[0] else []
 
 
 def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> tuple[list[Turn], Params]:
@@ -144,9 +144,7 @@ def _updates(
     sent = {key: stack for key, stack in fitted.items() if key not in skipped}
     own = {part: rows(stack) for part, stack in _by_part(sent).items()}
     healthy = is_finite(fitted)
-    keeps = worker.settings.keep_optimizer
-    assert module.states is not None
-    states = module.states.read() if keeps else [{}] * len(seen)
+    states = module.states.read() if module.states is not None else [{}] * len(seen)
     results: list[Update | ClientError] = []
     for index, ((task, turn), loss_sum, by_phase, state) in enumerate(
         zip(turns, module.loss_sums(), seen, states, strict=True)
