@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,8 @@ def _pip(words: Sequence[str], packages: Sequence[Package], kind: str, cache: Pa
 
 def pip() -> list[str]:
     """Give the command of a pip: this environment's, else one that uv fetches."""
-    if find_spec("pip"):
+    # Not importlib.util.find_spec: asked for pip, setuptools' finder gives distutils back to the standard library.
+    if PathFinder.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     private = Path(__file__).resolve().parents[1] / ".uv" / "bin" / "uv"
     uv = os.environ.get("UV") or shutil.which("uv") or (str(private) if private.exists() else None)

@@ -158,6 +158,18 @@ def unpacked(small, tmp_path_factory):
     return folder
 
 
+def test_a_search_for_pip_leaves_distutils_to_setuptools():
+    """What torch compiles on CPUs needs it, and its own of Python 3.11 is deprecated."""
+    code = "import bundle_wheels; bundle_wheels.pip(); import distutils; print(distutils.__file__)"
+    environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning", "-c", code],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "setuptools" in done.stdout
+
+
 def test_a_packed_run_goes_on_without_a_network_to_the_same_weights(cli, scripts, lock, offline, tmp_path):
     data = mnist(tmp_path / "images")
     assert cli(*WORDS, f"paths.data={data}").code == 0
