@@ -96,11 +96,12 @@ def test_a_raylet_that_is_killed_ends_the_run_with_a_sentence(tmp_path):
             time.sleep(0.1)
         (raylet,) = raylets(str(tmp_path))
         os.kill(raylet, signal.SIGKILL)
-        assert process.wait(PATIENCE_S) == 2
+        code = process.wait(PATIENCE_S)
     finally:
         process.kill()
         process.wait()
     said = (tmp_path / "printed").read_text()
+    assert code == 2, said
     assert said.splitlines()[-1].startswith(MESSAGE)
     assert "state-dump" not in said
     assert "Traceback" not in said
