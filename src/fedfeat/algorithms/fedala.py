@@ -2,9 +2,9 @@
 
     server: as FedAvg, on w
     client: theta_k <- w^t;  in its top p layers, with v_k and W_k its own (W_k = 1 before its second turn):
-                theta_k <- v_k + (w^t - v_k) * W_k, elementwise                                               (Eq. 4)
+                theta_k <- v_k + (w^t - v_k) * W_k, elementwise
                 over batches b of a sample of its examples:
-                    W_k <- W_k - eta * grad F_k(theta_k; b) * (w^t - v_k), kept in [0, 1];  theta_k anew      (Eq. 5)
+                    W_k <- W_k - eta * grad F_k(theta_k; b) * (w^t - v_k), kept in [0, 1];  theta_k anew
                 in its second turn until the losses of passes settle, later one pass
             for E epochs over batches b:  theta_k <- theta_k - lr * grad F_k(theta_k; b)
             keep W_k, v_k <- theta_k in the top layers;  return theta_k

@@ -7,7 +7,7 @@
                 w_k <- w_k - lr * lam * (w_k - theta_k)
             keep theta_k;  return w_k
 
-theta_k is the client's model. lam * (w_k - theta_k) is the gradient of the Moreau envelope of F_k at w_k (Eq. 6), so
+theta_k is the client's model. lam * (w_k - theta_k) is the gradient of the Moreau envelope of F_k at w_k, so
 the optimizer's step is the one on w_k; theta_k goes with it in a group of its own, whose steps end where the K ended.
 """
 
