@@ -111,17 +111,13 @@ class Cluster:
         """
         node = ray_worker.global_worker.node
         assert node is not None
-        try:
-            with socket.socket(socket.AF_UNIX) as one:
-                one.settimeout(_SECONDS_TO_ANSWER)
-                one.connect(node.raylet_socket_name)
-        except (ConnectionRefusedError, FileNotFoundError) as error:
+        ours = node.all_processes.get(ray_constants.PROCESS_TYPE_RAYLET)
+        dead = ours[0].process.poll() is not None if ours else not _listens(node.raylet_socket_name)
+        if dead:
             raise UserError(
                 "Ray's process on this machine (raylet) must live as long as the run, but it has died, killed or "
                 "for lack of memory; the same command with the same hydra.run.dir goes on from the last checkpoint."
-            ) from error
-        except OSError:
-            return  # Too busy to answer is not dead.
+            )
 
     def room(self, needs: Needs) -> int:
         """Count the workers that all nodes have room for when nothing else runs on them."""
@@ -130,6 +126,18 @@ class Cluster:
     def close(self) -> None:
         """End what `open` has started: a connection, and a cluster only where it is our own."""
         self._opened.close()
+
+
+def _listens(path: str) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.settimeout(_SECONDS_TO_ANSWER)
+            one.connect(path)
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError:
+        pass  # Too busy to answer is not dead.
+    return True
 
 
 def _without_dump(data: dict[str, Any], *arguments: Any, **named: Any) -> None:

@@ -1,7 +1,6 @@
 """Workers on the nodes of a Ray cluster, of which any that is lost is replaced."""
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,8 +14,7 @@ _log = logging.getLogger("fedfeat")
 # Workers that may die in a row before they have started.
 _FAILED_STARTS = 3
 _SECONDS_OF_SILENCE = 60.0
-# Ray ends this process some seconds after the node's, though calls may go on to be answered.
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_LOOKS = 2.0
 
 
 class Lost(NamedTuple):
@@ -40,7 +38,7 @@ class Pool:
         self._idle: list[Any] = []
         self._busy: dict[Any, Any] = {}
         self._starting: set[Any] = set()
-        self._failed_starts, self._looked = 0, 0.0
+        self._failed_starts = 0
         for _ in range(size):
             self._add()
 
@@ -51,6 +49,7 @@ class Pool:
 
     def call(self, *arguments: Any) -> Any:
         """Have an idle actor run a task; give the reference under which `wait` gives its result."""
+        self._check()
         actor = self._idle.pop()
         reference = actor.run.remote(*arguments)
         self._busy[reference] = actor
@@ -90,9 +89,8 @@ class Pool:
     def _first_done(self) -> Any:
         silent = 0.0
         while True:
-            if time.monotonic() > self._looked + _SECONDS_BETWEEN_LOOKS:
-                self._check()
-                self._looked = time.monotonic()
+            # Calls may go on to be answered for a while, until Ray ends this process without a word.
+            self._check()
             done, _ = ray.wait(list(self._busy), num_returns=1, timeout=_SECONDS_BETWEEN_LOOKS)
             if done:
                 return done[0]
