@@ -1,4 +1,4 @@
-"""References lead somewhere: `methods.md#fed2-pairing` in code, presets and pages names a heading in docs."""
+"""References lead somewhere: `methods/fed2.md#pairing` in code, presets and pages names a heading in docs."""
 
 import fnmatch
 import re
@@ -12,9 +12,9 @@ DOCS = ROOT / "docs"
 FOLDERS = ("src", "configs", "docs", "scripts", "tests", "notebooks")
 SUFFIXES = (".py", ".yaml", ".md", ".ipynb", ".sh", ".sbatch", ".toml")
 
-REFERENCE = re.compile(r"(?<![\w-])([a-z][\w-]*\.md|README\.md)#([\w-]+)")
+REFERENCE = re.compile(r"(?<![\w/-])((?:methods/)?[a-z][\w-]*\.md|README\.md)#([\w-]+)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PAGE = re.compile(r"(?<![\w./-])docs/([\w-]+\.md)")
+PAGE = re.compile(r"(?<![\w./-])docs/((?:methods/)?[\w-]+\.md)")
 # Papers' notes that are in no repository; the brackets keep this file out of what it looks for.
 OUTSIDE = re.compile(r"\bMETHOD[S](?:\.md)?\s+\d|(?<![\w.])4\.3[a-k](?!\w)|\bDESIG[N]\b")
 
@@ -40,7 +40,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def test_every_reference_names_a_section():
@@ -49,9 +49,17 @@ def test_every_reference_names_a_section():
     lost = [
         f"{name}: {page}#{anchor}"
         for name, page, anchor in found
-        if anchor not in anchors((ROOT if page == "README.md" else DOCS) / page)
+        if anchor not in anchors(home(name, page) / page)
     ]
     assert lost == []
+
+
+def home(name: str, page: str) -> Path:
+    """Give the folder that a page is named from in a file: docs, but for what stands beside it or above."""
+    if page == "README.md":
+        return ROOT
+    beside = (ROOT / name).parent
+    return beside if beside.is_relative_to(DOCS) and (beside / page).exists() else DOCS
 
 
 def test_nothing_cites_notes_that_are_not_here():
@@ -82,13 +90,13 @@ def test_pages_that_are_named_exist():
     assert sorted((name, page) for name, page in found if not (DOCS / page).exists()) == []
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
 def test_headings_of_a_page_differ(page):
     found = headings(page)
     assert sorted({anchor for anchor in found if found.count(anchor) > 1}) == []
 
 
-@pytest.mark.parametrize("page", ["methods", "metrics", "randomness", "crash-safety"])
+@pytest.mark.parametrize("page", ["methods", "networks", "metrics", "randomness", "crash-safety"])
 def test_paths_of_a_page_exist(page):
     text = texts()[f"docs/{page}.md"]
     found = re.findall(r"(?<![\w./])(?:src|configs|docs|tests|scripts)/[\w./-]*\w", text)

@@ -63,7 +63,7 @@ def test_options_of_algorithms_are_about_algorithms_and_structure():
 
 
 def test_fedavg_gn_has_the_widths_and_norms_of_fed2_and_is_dense():
-    """In the shared layers too (methods.md#fed2-normalisation)."""
+    """In the shared layers too (methods/fed2.md#normalisation)."""
     found, grouped, fedavg = (composed(chosen(name)) for name in ("fedavg_gn", "fed2", "fedavg"))
     assert found["structure"] == grouped["structure"] | {"separate": False}
     assert found["algorithm"] == fedavg["algorithm"] | {"name": "fedavg_gn"}

@@ -17,7 +17,7 @@ PRESETS = {name: path for name, path in files("experiment", "fedhenn").items() i
 CNN, LSTM = "fedhenn_hetero_cnn", "fedhenn_hetero_lstm"
 ARMS = ("fedavg", "fedprox_mu01", "fedrep", "fedhenn", CNN)
 
-# data.md#transforms, methods.md#networks, methods.md#fedhenn-settings and methods.md#fedhenn-presets: data, network,
+# data.md#transforms, networks.md, methods/fedhenn.md#settings and methods/fedhenn.md#presets: data, network,
 # transform; partition; batch size.
 C10 = ("cifar10", "fedfeat.models.cnn.fedrep_cnn10", "cifar_fedrep")
 C100 = ("cifar100", "fedfeat.models.cnn.fedrep_cnn100", "cifar100_fedrep")
@@ -143,7 +143,7 @@ def test_published_numbers_count_every_client_alike():
 
 
 def test_tweets_and_their_network_are_those_of_leaf_and_fedrep():
-    """methods.md#fedhenn-sentiment140."""
+    """methods/fedhenn.md#sentiment140."""
     config = composed("experiment=fedhenn/fh_t2_sent")
     loader, model = config["data"]["loader"], config["model"]
     sample = ("sample_fraction", "min_tweets", "num_users", "train_fraction")

@@ -12,7 +12,7 @@ PRESETS = files("experiment", "fedfusion")
 PRESETS = {name: path for name, path in PRESETS.items() if not name.startswith("base")}
 ARMS = ("fedavg", "fedfusion_single", "fedfusion_multi", "fedfusion_conv")
 
-# methods.md#fedfusion-presets: data, network, transform; partition; clients, participants, lr, decay, momentum; per
+# methods/fedfusion.md#presets: data, network, transform; partition; clients, participants, lr, decay, momentum; per
 # cent of each arm.
 EVENS_ODDS = [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 HALVES = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]

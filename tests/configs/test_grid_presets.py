@@ -68,7 +68,7 @@ def test_lg_fedavg_as_its_scripts_have_it():
     [("lg_fedavg_top", {"fc2", "fc3"}, 13_110), ("lg_fedavg_code", {"conv1", "conv2"}, 2_872)],
 )
 def test_text_and_code_of_lg_fedavg_share_opposite_ends_of_the_network(arm, shared, count):
-    """What `main_lg.py` takes for the last two layers are the convolutions (methods.md#lg-fedavg-preset)."""
+    """What `main_lg.py` takes for the last two layers are the convolutions (methods/lg_fedavg.md#preset)."""
     config = composed("experiment=lg_fedavg/c10", f"arm={arm}")
     builder = {key: value for key, value in config["model"].items() if key not in Start._fields}
     network = instantiate(builder)((3, 32, 32), 10)

@@ -1,5 +1,5 @@
-"""Shipped settings of FedMA, PFNM and OT fusion: methods.md#fedma-matching, methods.md#fedma-settings,
-methods.md#fedma-initial-weights, methods.md#pfnm and methods.md#ot-fusion."""
+"""Shipped settings of FedMA, PFNM and OT fusion: methods/fedma.md#matching, methods/fedma.md#settings,
+methods/fedma.md#initial-weights, methods/pfnm.md and methods/ot_fusion.md."""
 
 import pytest
 from presets import composed

@@ -1,4 +1,4 @@
-"""docs/methods.md tells the defaults as they are, and has every key of the methods that it composes."""
+"""The pages of methods tell the defaults as they are, and have every key of the methods that they compose."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,9 @@ from presets import composed
 
 from fedfeat.config.choices import CONFIGS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "methods.md", DOCS / "networks.md", *sorted((DOCS / "methods").glob("*.md"))]
+PAGE = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
 CODE = re.compile(r"`([^`]+)`")
 SETTING = re.compile(r"((?:\w+\.)+\w+)=(\S*)")
 OPTION = re.compile(
@@ -21,9 +23,11 @@ GROUPS = ("structure", "diagnostics")
 def stated() -> dict[str, list[tuple[str, str]]]:
     """Key and default by composition: in the second column of tables, and where a paragraph begins with them."""
     found: dict[str, list[tuple[str, str]]] = {}
-    run = ""
+    run, several = "", True
     for line in PAGE.splitlines():
-        if line.startswith("## "):
+        # Sections of a method's page are about one composition; the other pages are of many.
+        several = several and not line.startswith("# ") or line in ("# Methods", "# Networks")
+        if line.startswith("# ") or (several and line.startswith("## ")):
             run = ""
         if line.startswith("Run: "):
             run = CODE.findall(line)[0]

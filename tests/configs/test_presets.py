@@ -14,7 +14,7 @@ from fedfeat.runs.text import flatten
 
 PRESETS = {name: path for name, path in files("experiment", "fed2").items() if not name.startswith("base")}
 
-# Per cent, as methods.md#fed2-presets has them: the axis, and per value what FedAvg and what ours reaches.
+# Per cent, as methods/fed2.md#presets has them: the axis, and per value what FedAvg and what ours reaches.
 CLASSES, CLIENTS, GROUPS, DEPTH = (
     "partition.classes_per_client", "federation.num_clients", "structure.groups", "structure.depth"
 )  # fmt: skip
@@ -113,7 +113,7 @@ def test_targets_lie_around_every_published_accuracy(name):
 
 
 def test_depth_by_total_variance_warms_up_as_long_as_the_papers():
-    """Presets that repeat them; elsewhere the warm-up is shorter (methods.md#fed2-depth)."""
+    """Presets that repeat them; elsewhere the warm-up is shorter (methods/fed2.md#depth)."""
     for name in PRESETS:
         if "structure" in (config := composed(f"experiment=fed2/{name}", "arm=fed2")):
             assert config["structure"]["warmup_epochs"] == 50
@@ -122,7 +122,7 @@ def test_depth_by_total_variance_warms_up_as_long_as_the_papers():
 
 
 def test_local_epochs_and_rounds_of_the_comparisons_with_fedma():
-    """Workloads per client of methods.md#fed2-presets and methods.md#fed2-workload."""
+    """Workloads per client of methods/fed2.md#presets and methods/fed2.md#workload."""
 
     def work(preset, algorithm, *overrides):
         config = composed(f"experiment=fed2/{preset}", f"algorithm={algorithm}", *overrides)

@@ -7,7 +7,7 @@
             a group that nobody in the cohort holds keeps its value
     client: E epochs of SGD on the cross-entropy over its logits;  return the shared part and its groups
 
-Fed2's Eqs. 18-19 are the same, but for who is in I_g, which its text leaves open (methods.md#fed2-pairing): with
+Fed2's Eqs. 18-19 are the same, but for who is in I_g, which its text leaves open (methods/fed2.md#pairing): with
 ``pairing=all`` everyone who has the group. Psi-Net trims: with ``structure.trim=true`` a client's network lacks the
 groups of classes that it does not hold (Psi-Net Eq. 6). Fed2 does not mention trimming. With
 ``structure.boundary_pairing=paired`` the slices of the last shared layer belong to the groups that read them. Batch
@@ -61,7 +61,7 @@ class Fed2Server(AveragingServer):
 
     Args:
         pairing: ``presence`` averages a group over clients that hold a class of it (Psi-Net Eq. 8), ``all`` over every
-            client that has the group in its network (methods.md#fed2-pairing).
+            client that has the group in its network (methods/fed2.md#pairing).
         weighting: Of the shared part: by ``samples``, or ``uniform`` as the papers' unweighted "Avg".
         group_weighting: Of a group: by ``samples`` of the client, ``uniform``, or ``class_count``, its samples of the
             group's classes.

@@ -188,7 +188,7 @@ class FedMAServer(Server):
 
     Args:
         init: ``shared`` initial weights, as every other method has them, or ``independent`` ones of each client, as in
-            the authors' code (methods.md#fedma-initial-weights).
+            the authors' code (methods/fedma.md#initial-weights).
         matching: Hyperparameters of the matching, see `features.matching.BBPMap`.
     """
 

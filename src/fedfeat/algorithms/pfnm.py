@@ -42,7 +42,7 @@ from fedfeat.types import Federation, Setting, Tensors, Turn, Update
 
 _log = logging.getLogger("fedfeat")
 
-# Share of the weights below which shrinking has cost accuracy, see methods.md#fedma-matching.
+# Share of the weights below which shrinking has cost accuracy, see methods/fedma.md#matching.
 _LITTLE = 0.6
 
 

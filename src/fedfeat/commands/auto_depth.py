@@ -1,6 +1,6 @@
 """Depth of group separation by total variance: a warm-up of the dense network tells where features part.
 
-See methods.md#fed2-depth.
+See methods/fed2.md#depth.
 """
 
 import json

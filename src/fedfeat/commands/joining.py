@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 EPOCHS = 60
 """A reading note on Fig. 4 has FedFusion's slowest client there after about as many.
 
-See methods.md#fedfusion-new-clients.
+See methods/fedfusion.md#new-clients.
 """
 SHARE = 0.99
-"""Of the best accuracy, as methods.md#fedfusion-new-clients has it; the paper says "convergence"."""
+"""Of the best accuracy, as methods/fedfusion.md#new-clients has it; the paper says "convergence"."""
 
 
 def let_join(run_dir: Path, epochs: int, lr: float | None = None, trust: Sequence[str] = ()) -> Clients:

@@ -38,7 +38,7 @@ class AlignmentProbe:
     Attributes:
         every: Rounds between two measurements; the last round is always measured.
         images_per_class: Training images B of each class, the same for all clients
-            (methods.md#fed2-preference-vectors).
+            (methods/fed2.md#preference-vectors).
         pref_at: See `features.preference.class_preferences`.
         pref_reduce: Likewise.
         pref_score: Likewise.

@@ -113,7 +113,7 @@ def _is_grouped(step: Step, behind: bool, is_dense: bool, shared: Collection[int
 
 
 def split_width(width: int, groups: int, policy: str, unit: int = 1) -> list[int]:
-    """Give the width of each group (methods.md#fed2-widths).
+    """Give the width of each group (methods/fed2.md#widths).
 
     Args:
         width: Of the network as it was.

@@ -2,7 +2,7 @@
 
 Layers 1..s stay shared; the later ones are split into G groups, each with its own channels, features and logits.
 Where the papers leave a choice open, the option is here with the reading that is the default
-(methods.md#fed2-open-choices).
+(methods/fed2.md#open-choices).
 """
 
 from collections.abc import Sequence
@@ -63,22 +63,22 @@ class GroupSeparation:
         groups: G; None is one group per class.
         depth: Shared layers s; ``last6`` splits the last six, Fed2's default, and in networks of fewer than nine layers
             the last two thirds, as six are of vgg9;
-            ``auto`` chooses by total variance after a warm-up (methods.md#fed2-depth), before the network is built.
+            ``auto`` chooses by total variance after a warm-up (methods/fed2.md#depth), before the network is built.
         layer_unit: What counts as a layer: a ``block`` of the network, or each ``conv`` and linear layer
-            (methods.md#fed2-layer-unit).
+            (methods/fed2.md#layer-unit).
         width_policy: Where G does not divide a width: ``nearest`` multiple (half up), ``ceil``, ``floor``, or
-            ``uneven`` groups of the exact total (methods.md#fed2-widths).
+            ``uneven`` groups of the exact total (methods/fed2.md#widths).
         boundary: The first grouped layer reads its ``slice`` of the shared output, or all of it (``dense``;
-            methods.md#fed2-boundary).
+            methods/fed2.md#boundary).
         boundary_pairing: Whose the last shared layer is under ``slice``: ``shared`` by everyone as those before it, or
             ``paired``: its slices, with norm and bias, belong to the groups that read them, are averaged and trimmed
-            with them (methods.md#fed2-boundary).
-        class_map: Which group learns which classes, see `class_map.class_sets` (methods.md#fed2-class-map).
-        norm_shared: After shared convolutions: ``bn``, ``gn1`` (one group) or ``none`` (methods.md#fed2-normalisation).
+            with them (methods/fed2.md#boundary).
+        class_map: Which group learns which classes, see `class_map.class_sets` (methods/fed2.md#class-map).
+        norm_shared: After shared convolutions: ``bn``, ``gn1`` (one group) or ``none`` (methods/fed2.md#normalisation).
         norm_group: After grouped convolutions: ``gn``, ``bn`` (an ablation of Fed2's Fig. 12) or ``none``; none of them
             crosses groups.
         warmup_epochs: Epochs of ``depth=auto``'s warm-up on the pooled data; the papers say at least 50.
-        tau: Its threshold between smallest and largest total variance; the papers give none (methods.md#fed2-depth).
+        tau: Its threshold between smallest and largest total variance; the papers give none (methods/fed2.md#depth).
         width_factor: Factor on the widths of the grouped layers, or ``match``: the one that comes nearest to the
             parameters of the network as it was.
         separate: False keeps widths and norms but no separation: the ablation "FedAvg + GN".

@@ -167,7 +167,7 @@ def grouped_linear(widths_in: Sequence[int], widths_out: Sequence[int]) -> nn.Mo
 
 
 def grouped_norm(widths: Sequence[int]) -> nn.Module:
-    """Build a group normalisation over each group's channels, eps 1e-5 and affine (methods.md#fed2-normalisation)."""
+    """Build a group normalisation over each group's channels, eps 1e-5 and affine (methods/fed2.md#normalisation)."""
     return _by_runs(lambda groups, n_in, _: nn.GroupNorm(groups, groups * n_in), widths, widths)
 
 

@@ -13,7 +13,7 @@ from fedfeat.models.network import dtype_of
 
 SoftmaxScope = Literal["all", "present_classes", "kept_groups", "balanced"]
 """All logits that the network has, those of groups that hold a class of the client, or those of its classes alone;
-under ``balanced`` these with the logarithm of the client's examples of each added (methods.md#fed2-softmax-scope)."""
+under ``balanced`` these with the logarithm of the client's examples of each added (methods/fed2.md#softmax-scope)."""
 
 
 def check_scope(model: nn.Module, scope: SoftmaxScope) -> None:

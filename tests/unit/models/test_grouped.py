@@ -104,7 +104,7 @@ def test_isolation_holds_for_every_width_and_map(name, boundary, width_policy):
 
 
 def test_a_shared_filter_in_front_of_slices_learns_from_its_groups_classes_alone():
-    """methods.md#fed2-boundary: what ``slice`` implies and ``dense`` does not."""
+    """methods/fed2.md#boundary: what ``slice`` implies and ``dense`` does not."""
     for boundary, sees_all in (("slice", False), ("dense", True)):
         _, network = build("vgg9", boundary=boundary, depth=3)
         network.eval()

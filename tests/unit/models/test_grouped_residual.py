@@ -96,7 +96,7 @@ def out_channels(network):
 
 @pytest.mark.parametrize(("policy", "width"), [("nearest", 60), ("ceil", 70), ("floor", 60), ("uneven", 64)])
 def test_all_that_write_to_the_stream_at_the_boundary_have_its_width(policy, width):
-    """methods.md#fed2-widths: the second block is grouped, and its shortcut is the stem's and the first block's."""
+    """methods/fed2.md#widths: the second block is grouped, and its shortcut is the stem's and the first block's."""
     dense, network = on_meta("resnet18", groups=10, depth=2, width_policy=policy)
     before, after = out_channels(dense), out_channels(network)
     stream = ("stem.conv", "layer1_1.residual.conv2")

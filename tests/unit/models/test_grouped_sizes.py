@@ -47,7 +47,7 @@ def widths(network):
 
 @pytest.mark.parametrize(("boundary", "count"), [("slice", 441_232), ("dense", 574_628)])
 def test_parameters_of_vgg9(boundary, count):
-    """methods.md#fed2-boundary; 3,491,530 without groups."""
+    """methods/fed2.md#boundary; 3,491,530 without groups."""
     assert num_params(on_meta(vgg9, groups=10, boundary=boundary, **PLAIN)[1]) == count
 
 
@@ -73,7 +73,7 @@ def test_norms_add_a_scale_and_a_shift_per_channel():
 )
 @pytest.mark.parametrize("separated", [True, False])
 def test_widths_are_multiples_of_the_groups(num_classes, groups, policy, expected, separated):
-    """methods.md#fed2-widths; the control without groups has the same."""
+    """methods/fed2.md#widths; the control without groups has the same."""
     options = {"groups": groups, "width_policy": policy, "separate": separated}
     network = on_meta(vgg9, num_classes=num_classes, **options)[1]
     assert widths(network) == expected
@@ -202,7 +202,7 @@ def test_xavier_networks_stay_xavier():
     ids=["vgg9", "vgg16", "mobilenet-blocks", "mobilenet-convs", "resnet18", "mlp"],
 )
 def test_the_last_six_are_grouped(builder, unit, shared):
-    """methods.md#fed2-settings: VGG9 shares conv1-3, VGG16 C1-1 to C4-3, MobileNet up to block 8 (or its pointwise
+    """methods/fed2.md#settings: VGG9 shares conv1-3, VGG16 C1-1 to C4-3, MobileNet up to block 8 (or its pointwise
     layer 10)."""
     network = on_meta(builder, groups=2, layer_unit=unit)[1]
     assert network.num_shared == shared
