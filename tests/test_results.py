@@ -39,6 +39,7 @@ def test_a_typed_number_is_found(tmp_path, capsys):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "docs").unlink()
     (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "methods").symlink_to(ROOT / "docs" / "methods")
     for page in ("claims.md", "results.md", "leaderboard.md", "performance.md"):
         text = (ROOT / "docs" / page).read_text()
         (tmp_path / "docs" / page).write_text(text.replace("Verdict: **undecided**", "Verdict: **holds**", 1))

@@ -26,7 +26,7 @@ def stated() -> dict[str, list[tuple[str, str]]]:
     run, several = "", True
     for line in PAGE.splitlines():
         # Sections of a method's page are about one composition; the other pages are of many.
-        several = several and not line.startswith("# ") or line in ("# Methods", "# Networks")
+        several = (several and not line.startswith("# ")) or line in ("# Methods", "# Networks")
         if line.startswith("# ") or (several and line.startswith("## ")):
             run = ""
         if line.startswith("Run: "):
@@ -96,3 +96,8 @@ def test_options_that_the_page_names_exist():
     names = named()
     assert {"algorithm/fed2_unpaired", "model/vgg9", "experiment/fedfusion/ff_d"} <= names
     assert {name for name in names if not (CONFIGS / f"{name}.yaml").is_file()} == set()
+
+
+def test_every_algorithm_has_its_results_on_one_page():
+    made = [name for group in re.findall(r"made: method algorithms=(\S+)", PAGE) for name in group.split(",")]
+    assert sorted(made) == sorted(path.stem for path in (CONFIGS / "algorithm").glob("*.yaml"))

@@ -23,6 +23,7 @@ from fedfeat.evidence.verdicts import Verdicts
 from fedfeat.files import atomic_write_bytes
 
 PAGES = ("docs/claims.md", "docs/results.md")
+METHODS = "docs/methods"
 BOARD = "docs/leaderboard.md"
 
 
@@ -38,7 +39,8 @@ def made(root: Path, figures: Path) -> dict[str, str]:
         for name in ("evidence.yaml", "board.yaml")
     )
     makers = Verdicts(evidence, read_claims(root / "results" / "claims.yaml"), figures).makers()
-    texts = {page: filled((root / page).read_text(), makers) for page in PAGES}
+    methods = sorted(str(path.relative_to(root)) for path in (root / METHODS).glob("*.md"))
+    texts = {page: filled((root / page).read_text(), makers) for page in (*PAGES, *methods)}
     makers_of = {BOARD: Tables(board, figures).makers(), bench.PAGE: bench.makers(root)}
     return texts | {page: filled((root / page).read_text(), found) for page, found in makers_of.items()}
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedfeat.config.objective import judged_by
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.claims import Claim, Claims, Judgement, Values
 from fedfeat.evidence.forest import forest
 from fedfeat.evidence.tables import Tables
-from fedfeat.evidence.wording import NONE, interval_text, markdown, mean_text
+from fedfeat.evidence.wording import NONE, interval_text, markdown, mean_text, number
+from fedfeat.runs.finished import Run
 
 
 class Verdicts(Tables):
@@ -61,6 +63,40 @@ class Verdicts(Tables):
         """Draw the intervals of all claims about differences of accuracies."""
         figure = forest(self.judged())
         return "No interval is there yet.\n" if figure is None else self.picture(name, figure)
+
+    def method_part(self, algorithms: str) -> str:
+        """Give what was measured with a method, beside what is published of it, and the claims about these runs."""
+        places = dict.fromkeys((cell.study, cell.setting, cell.arm) for cell in self.archive.places)
+        found = {
+            place: [*self.archive.runs(*place).values()] for place in places if not self._tunes(place[0])
+        }
+        names = algorithms.split(",")
+        own = {place: runs[0] for place, runs in found.items() if runs[0].setting["algorithm.name"] in names}
+        rows = [row for place, run in own.items() for row in self._measured_rows(*place, run)]
+        told = [
+            f"- [{claim.claim}](../claims.md#{claim.id}) {judged.verdict.capitalize()}."
+            for claim, judged in self.judged()
+            if any(
+                study in claim.studies and arm in (claim.rule.arm, claim.rule.against)
+                for study, _, arm in own
+            )
+        ]
+        table = markdown(["study", "setting", "arm", "quantity", "published", "measured"], rows)
+        return "\n".join([table, *told, ""]) if told else table
+
+    def _tunes(self, study: str) -> bool:
+        return len(self.archive.campaign.studies[study].grid) > 1
+
+    def _measured_rows(self, study: str, setting: str, arm: str, run: Run) -> list[list[str]]:
+        target = judged_by(list(run.metrics), run.setting.get("federation.target_metric"))
+        own = f"last5/{target}" if len(run.metrics) >= 5 else str(target)
+        wanted: Mapping[str, float | None] = run.published or {own: None}
+        rows = []
+        for quantity, said in wanted.items():
+            found = self.archive.values([study], setting, arm, quantity)
+            published = NONE if said is None else number(said)
+            rows.append([study, setting or NONE, arm, quantity, published, mean_text(found)])
+        return rows
 
     def judged(self) -> list[tuple[Claim, Judgement]]:
         """Decide all claims."""
