@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(UV) run --frozen --no-sync
 
 .DEFAULT_GOAL := help
-.PHONY: help results bench install demo test test-slow lint format types clean
+.PHONY: help docs results bench install demo test test-slow lint format types clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,6 +16,10 @@ help: ## Show this list
 .venv/.installed: pyproject.toml uv.lock | $(filter .uv/bin/uv,$(UV))
 	$(UV) sync --frozen --compile-bytecode
 	@touch $@
+
+docs: install ## The API pages from the docstrings, then the site in site/
+	$(RUN) python scripts/api_pages.py
+	$(RUN) zensical build --strict
 
 results: install ## Tables, figures and verdicts of docs/ from the runs in results/
 	$(RUN) python scripts/results.py

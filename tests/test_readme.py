@@ -1,7 +1,6 @@
 """The pages tell the truth: paths exist, code equals its file, examples run, command lines compose."""
 
 import re
-import shlex
 from functools import partial
 from pathlib import Path
 
@@ -9,18 +8,12 @@ import numpy as np
 import pytest
 import torch
 from harness import parties
-from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
 
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.commands.python import composed
 from fedfeat.config.annotations import condition, parameters
-from fedfeat.config.rules import check
 from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.verdicts import Verdicts
-from fedfeat.train import CONFIGS
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -48,16 +41,10 @@ README = TEXTS["README.md"]
 PATH = re.compile(
     r"(?<![\w./$])((?:src|configs|docs|tests|scripts)/[\w./-]*\w|[A-Z]{5,}(?:\.md)?(?=`))(?![\w<*])"
 )
-COMMAND = re.compile(r"^(?:.*`)?uv run fedfeat(?!-)([^`#\n]*)", re.MULTILINE)
 
 
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
-def commands() -> list[str]:
-    found = [line for text in TEXTS.values() for line in COMMAND.findall(text)]
-    return sorted({line.strip() for line in found} - {"--help"})
 
 
 def namespace(function: str) -> dict:
@@ -134,24 +121,6 @@ def test_the_example_data_set_loads(tmp_path):
     assert dataset.mean == pytest.approx([17.5 / 255])
 
 
-@pytest.mark.parametrize("command", commands())
-def test_every_command_line_composes(command):
-    words = [word for word in shlex.split(command) if word != "--multirun"]
-    # Of a sweep, `a,b` of a multirun, the first combination.
-    parsed = OverridesParser.create().parse_overrides(words)
-    single = [
-        word
-        if not override.is_sweep_override()
-        else f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
-        for word, override in zip(words, parsed, strict=True)
-    ]
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        cfg = compose("train", single, return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)  # for ${hydra:runtime.cwd}
-    plain = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
-    check(OmegaConf.to_container(plain, resolve=True))
-
-
 def test_the_campaign_of_the_page_is_one_and_its_runs_compose(tmp_path):
     (block,) = blocks(TEXTS["docs/campaigns.md"], "yaml")
     (tmp_path / "mine.yaml").write_text(block)
@@ -164,10 +133,6 @@ def test_the_campaign_of_the_page_is_one_and_its_runs_compose(tmp_path):
         name for name in re.findall(r"`(\w+)[^`]*`", TEXTS["docs/campaigns.md"].split("| part | what |")[1])
     }
     assert Verdicts(None, None, None).makers().keys() <= parts
-
-
-def test_there_are_commands_to_compose():
-    assert len(commands()) >= 15
 
 
 def test_the_pages_keep_their_length():
