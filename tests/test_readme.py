@@ -139,7 +139,7 @@ def test_the_campaign_of_the_page_is_one_and_its_runs_compose(tmp_path):
 def test_the_pages_keep_their_length():
     longest = {"README.md": 250, "docs/architecture.md": 150} | dict.fromkeys(PAGES[2:], 130)
     longest |= {"docs/data.md": 150, "docs/deviations.md": 160}  # a line for each option, for each difference
-    longest["docs/compare.md"] = 230  # three tables of nine frameworks, and a file for every cell
+    longest["docs/compare.md"] = 245  # three tables of nine frameworks, and a file for every cell
     assert {
         page: len(text.splitlines()) for page, text in TEXTS.items() if len(text.splitlines()) > longest[page]
     } == {}
