@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from fedfeat.commands.assembly import build_experiment
 from fedfeat.commands.running import checked, perform
@@ -84,17 +84,39 @@ def _refusals() -> Iterator[None]:
         raise known from None
 
 
-def composed(overrides: Sequence[str] = ()) -> DictConfig:
-    """Compose a configuration, with Hydra's own part; another application of Hydra around it stays as it is."""
+def composed(overrides: Sequence[str] = (), name: str = "train") -> DictConfig:
+    """Compose a configuration, with Hydra's own part; another application of Hydra around it stays as it is.
+
+    Args:
+        overrides: As in `run`.
+        name: Its primary file.
+    """
     words = with_trace(overrides)
     check_choices(words)
     check_arm(words)
     around, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
         with initialize_config_dir(str(CONFIGS), job_name="fedfeat", version_base="1.3"):
-            return compose("train", words, return_hydra_config=True)
+            return compose(name, words, return_hydra_config=True)
     finally:
         GlobalHydra.instance().hydra = around
+
+
+def accepted(overrides: Sequence[str] = ()) -> tuple[DictConfig, dict[str, Any]]:
+    """Give a configuration as Hydra's and as plain values, checked as a run checks it before it begins.
+
+    Raises:
+        UserError: As in `run`.
+    """
+    hydra_config = HydraConfig.instance()
+    before = hydra_config.cfg
+    with _refusals():
+        cfg = composed(overrides)
+        try:
+            hydra_config.set_config(cfg)
+            return cfg, checked(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"]))
+        finally:
+            hydra_config.cfg = before
 
 
 @contextmanager

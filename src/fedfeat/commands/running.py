@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Collection
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from fedfeat.commands.assembly import build_experiment, is_primary
+from fedfeat.config.explain import explain
 from fedfeat.config.objective import check_objective
 from fedfeat.config.rules import check, check_complete
 from fedfeat.errors import CheckpointError, UserError
@@ -68,7 +69,7 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
     if summary is not None:
         _log.info("The run in %s is finished; nothing to do.", run_dir)
         return summary
-    with rundir.locked(run_dir) if primary else nullcontext(), ExitStack() as stack:
+    with rundir.locked(run_dir) if primary else nullcontext(), _noted(run_dir, primary), ExitStack() as stack:
         if primary:
             sweep(run_dir)
         experiment = build_experiment(cfg, config, run_dir)
@@ -80,6 +81,21 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
         if primary:
             _finish(experiment, summary)
     return summary
+
+
+@contextmanager
+def _noted(run_dir: Path, primary: bool) -> Iterator[None]:
+    """Leave the sentence of an error in a run that has begun, for whoever looks at its directory alone."""
+    path = run_dir / rundir.FAILURE
+    if primary:
+        path.unlink(missing_ok=True)
+    try:
+        yield
+    except Exception as error:
+        if primary and (run_dir / "config.yaml").exists():
+            with suppress(OSError):  # the disk is full
+                atomic_write_text(path, f"{explain(error)}\n")
+        raise
 
 
 def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:

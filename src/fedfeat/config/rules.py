@@ -5,6 +5,7 @@ from typing import Any
 
 from fedfeat.config.known_classes import broken_by_classes
 from fedfeat.config.rule_table import KEYS, REQUIRED, RULES
+from fedfeat.config.spaces import SPACES
 from fedfeat.errors import ConfigError
 
 _ABSENT = object()
@@ -97,7 +98,8 @@ def _check_unread_keys(config: Mapping[str, Any], own_groups: Container[str]) ->
         sections.append((f"{name}.", config.get(name) or {}, known))
     for prefix, keys, known in sections:
         for key in keys:
-            if key not in known and (prefix or key not in own_groups):
+            # A search space is read by fedfeat-tune; no run has a use for it.
+            if key not in known and (prefix or key not in own_groups or key == SPACES):
                 raise ConfigError.unknown(f"{prefix}{key}", known)
 
 

@@ -85,7 +85,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="campaign.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", type=Path, help="the campaign, a YAML file")
-    parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="runs at a time (2)")
+    parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="runs at a time (2)")
     parser.add_argument(
         "--launcher", metavar="NAME", help="a hydra/launcher for each run, e.g. submitit_slurm"
     )
@@ -98,7 +98,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Read a number of at least 1 for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 from rich.console import Group
 from rich.table import Table
+from yaml import YAMLError
 
 from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.queue import Queue
+from fedfeat.runs.tables import METRICS, rows_so_far
 
 
 class Standing(NamedTuple):
@@ -36,12 +38,12 @@ class Standing(NamedTuple):
 
 def standing(place: Path) -> Standing | None:
     """Read where a run stands; None where it has not begun."""
-    with suppress(OSError, ValueError, KeyError, IndexError):
-        head, *rows = (place / "metrics.csv").read_text().splitlines()
-        last = dict(zip(head.split(","), rows[-1].split(","), strict=True))
-        return Standing(
-            int(last["round"]), stored.federation(place)["num_rounds"], float(last["time/total_s"])
-        )
+    with suppress(OSError, ValueError, KeyError, TypeError, YAMLError):
+        rows = rows_so_far(place / METRICS)
+        if rows:
+            last = rows[-1]
+            rounds = stored.federation(place)["num_rounds"]
+            return Standing(int(last["round"]), rounds, float(last["time/total_s"]))
     return None
 
 
@@ -69,7 +71,7 @@ def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
     """Draw runs by study, those under way with their rounds, failures with their sentence."""
     every = queue.campaign.cells()
     finished = queue.places(every)
-    left = _duration(seconds_left(queue, finished, at_once))
+    left = duration(seconds_left(queue, finished, at_once))
     heading = f"{queue.campaign.key}: {len(finished)} of {len(every)} runs, {left} left"
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
@@ -93,8 +95,11 @@ def _short(cell: Cell) -> str:
     return cell.name.partition("/")[2]
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
+    """Write how long something takes, in hours and minutes, or in seconds."""
     if seconds is None:
         return "unknown time"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

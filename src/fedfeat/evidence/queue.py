@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Campaign, Cell
+from fedfeat.evidence.processes import Process, last_line, start_run, work
 from fedfeat.evidence.tuning import chosen_point
-
-_LOG = "campaign.log"
 
 
 @dataclass
@@ -113,52 +110,21 @@ class Queue:
                 return cell
         return None
 
-    def start(self, cell: Cell) -> subprocess.Popen[bytes]:
+    def start(self, cell: Cell) -> Process:
         """Start a run, or go on with it; its output goes to a file in its folder."""
         words = self.words(cell)
         assert words is not None
-        place = (self.runs / cell.name).absolute()
-        place.mkdir(parents=True, exist_ok=True)
-        where = [f"hydra.run.dir={place}"]
-        if self.launcher:  # a sweep of one
-            where = ["--multirun", f"hydra/launcher={self.launcher}", f"hydra.sweep.dir={place}"]
-            where.append("hydra.sweep.subdir=.")
-        # Options stand before overrides, as argparse wants them.
-        command = [sys.executable, "-m", "fedfeat", *where, *words, *self.extra]
-        root = {"FEDFEAT_ROOT": str(self.runs.absolute())}
-        environment = {**root, **os.environ, **self.campaign.environment}
-        with (place / _LOG).open("ab") as log:
-            # A group of its own: Ctrl-C reaches this process alone, which passes it on once.
-            return subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-            )
+        root = {} if "FEDFEAT_ROOT" in os.environ else {"FEDFEAT_ROOT": str(self.runs.absolute())}
+        return start_run(
+            self.runs / cell.name, (*words, *self.extra), self.launcher, root | {**self.campaign.environment}
+        )
 
-    def work(self, at_once: int, pause_s: float = 1.0) -> Generator[dict[Cell, subprocess.Popen[bytes]]]:
-        """Make all runs, giving those under way after every pause; closed early, it lets them save and stop.
+    def work(self, at_once: int, pause_s: float = 1.0) -> Generator[dict[Cell, Process]]:
+        """Make all runs; see `processes.work`."""
+        return work(self, at_once, pause_s)
 
-        Args:
-            at_once: So many runs at a time.
-            pause_s: Seconds between two looks.
-        """
-        running: dict[Cell, subprocess.Popen[bytes]] = {}
-        try:
-            while True:
-                for ended in [cell for cell, process in running.items() if process.poll() is not None]:
-                    self._ended(ended, running.pop(ended).returncode)
-                while len(running) < at_once and (cell := self.ready([*running])) is not None:
-                    running[cell] = self.start(cell)
-                yield running
-                if not running:
-                    return
-                time.sleep(pause_s)
-        finally:
-            for process in running.values():
-                process.send_signal(signal.SIGTERM)
-            for process in running.values():
-                process.wait()
-
-    def _ended(self, cell: Cell, code: int) -> None:
+    def ended(self, cell: Cell, code: int) -> None:
+        """Keep what a finished run has left, or the last line of one that failed."""
         if self.finished(cell) is None:
-            log = (self.runs / cell.name / _LOG).read_text(errors="replace").strip().splitlines()
-            self.failed[cell] = f"exit {code}: {log[-1] if log else 'no output'}"
+            self.failed[cell] = f"exit {code}: {last_line(self.runs / cell.name)}"
         self.collect(cell)

@@ -29,6 +29,8 @@ _NEUTRAL_WITHIN = {
 }
 # Keys that say nothing where they are not set: without them, digests are those of before there were such keys.
 _UNSET = {"model": ("weights", "fresh", "freeze", "cached"), "pool": ("cyclic", "weights", "fresh", "freeze")}
+FAILURE = "failure.txt"
+"""File with the sentence of a run's last error, until it goes on."""
 _PACKAGES = ("fedfeat", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
 
 
@@ -137,6 +139,18 @@ def locked(folder: Path, name: str = ".lock", key: str = "hydra.run.dir") -> Ite
                 path.unlink()
                 with suppress(OSError):
                     folder.rmdir()
+
+
+def is_locked(folder: Path, name: str = ".lock") -> bool:
+    """Whether a process holds a folder; for whoever is alone in starting runs there, for it holds it for a moment."""
+    try:
+        with (folder / name).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _open_lock(path: Path) -> IO[bytes]:

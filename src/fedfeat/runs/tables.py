@@ -19,20 +19,36 @@ _log = logging.getLogger("fedfeat")
 
 def complete_rows(path: Path) -> Iterator[list[str]]:
     """Give the columns of a file, if it exists, and its rows one by one, without lines that are torn or unreadable."""
+    dropped = 0
+    for row in _lines(path):
+        if row is None:
+            dropped += 1
+        else:
+            yield row
+    if dropped:
+        _log.warning("%s: dropped %d torn line(s), left by an interrupted run.", path, dropped)
+
+
+def rows_so_far(path: Path) -> list[dict[str, str]]:
+    """Give the rows of a table that somebody may be writing now, by column; none where it cannot be read."""
+    try:
+        columns, *rows = (row for row in _lines(path) if row is not None)
+    except (OSError, ValueError):
+        return []
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _lines(path: Path) -> Iterator[list[str] | None]:
+    """Give the columns of a file, if it exists, and its rows; None for a line that is torn or unreadable."""
     if not path.exists():
         return
-    dropped = 0
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         columns = next(csv.reader([file.readline().replace("\0", "")]), [])
         yield columns
         for line in file:
             values = next(csv.reader([line.replace("\0", "")]), [])
-            if line.endswith("\n") and len(values) == len(columns) > 0 and values[0].isdecimal():
-                yield values
-            else:
-                dropped += 1
-    if dropped:
-        _log.warning("%s: dropped %d torn line(s), left by an interrupted run.", path, dropped)
+            whole = line.endswith("\n") and len(values) == len(columns) > 0 and values[0].isdecimal()
+            yield values if whole else None
 
 
 def check_tables(

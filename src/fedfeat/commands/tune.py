@@ -1,0 +1,222 @@
+"""Tune a method: Optuna over runs that go on where they were cut, by accuracy on held-out training examples.
+
+    uv run fedfeat-tune experiment=digits_10x3 algorithm=fedprox partition.val_fraction=0.2 --trials 30
+    uv run fedfeat-tune experiment=digits_10x3 algorithm=fedprox partition.val_fraction=0.2 --dry-run
+
+Words are overrides as of fedfeat; one with several values, as optimizer.lr=0.01,0.1, is tried instead of fixed. The
+same command goes on with a search that was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedfeat.commands.reopen import one_sentence
+from fedfeat.config.spaces import BASE, SPACES, Space, dimension, space_name, split_words
+from fedfeat.errors import ConfigError
+from fedfeat.evidence.campaign_command import positive
+from fedfeat.runs.directory import key_of, locked
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from fedfeat.evidence.study import Asked
+
+_SHOWN = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the console script ``fedfeat-tune``; ends with 1 where no trial has succeeded."""
+    args = _parser().parse_intermixed_args(arguments)
+    with one_sentence("fedfeat-tune"):
+        _check_extra()
+        asked, name, notes = read(args)
+        folder = args.out or Path("logs") / "tune" / name
+        if args.dry_run:
+            rehearse(folder, asked, notes, args)
+            return
+        succeeded = search(folder, asked, args)
+    sys.exit(0 if succeeded else 1)
+
+
+def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
+    """Read what is asked for: fixed words and what is tried; the experiment's name; notes on the space.
+
+    Raises:
+        ConfigError: Words, a space or both are refused, or nothing is held out for validation.
+    """
+    from fedfeat.commands.python import accepted
+    from fedfeat.evidence.study import Asked
+
+    words = [
+        *args.words,
+        *([f"hydra.searchpath=[file://{args.config_dir.absolute()}]"] if args.config_dir else []),
+    ]
+    for word in words:
+        if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir"):
+            raise ConfigError.rule(key_of(word), "be left out: runs lie below --out", word.partition("=")[2])
+    fixed, swept = split_words(words)
+    cfg, config = accepted(fixed)
+    if not config["partition"].get("val_fraction"):
+        rule = "be above 0 (0.2, say), for trials are compared on examples held out of training and never on test data"
+        raise ConfigError.rule("partition.val_fraction", rule, config["partition"].get("val_fraction"))
+    if "seed" in swept:
+        raise ConfigError.rule("seed", "be one number, which all trials have", swept["seed"])
+    space, notes = _space(cfg, config, fixed, swept)
+    for end in (0, 1):
+        accepted([*fixed, *(one.word(key, one.ends()[end]) for key, one in space.items())])  # type: ignore[arg-type]
+    warmup = config["federation"]["num_rounds"] // 4 if args.warmup is None else args.warmup
+    asked = Asked(tuple(fixed), space, int(config["seed"]), args.startup, warmup)
+    return asked, str(config["name"]), notes
+
+
+def _space(
+    cfg: DictConfig, config: Mapping[str, Any], fixed: Sequence[str], swept: Mapping[str, str]
+) -> tuple[Space, list[str]]:
+    """Put together what a method's file and the command line try; what is fixed is left out."""
+    from omegaconf import OmegaConf
+
+    from fedfeat.commands.python import composed
+
+    choices = cfg.hydra.runtime.choices
+    name = space_name([choices.get("arm"), config["algorithm"]["name"], choices.get("algorithm")], fixed)
+    paths = [word for word in fixed if key_of(word) == "hydra.searchpath"]
+    found = composed(paths, f"{SPACES}/{name}")[SPACES]
+    of_file = {str(key): str(text) for key, text in found.items() if text is not None}
+    notes = [
+        f"space: configs/{SPACES}/{name}.yaml"
+        + (f" ({config['algorithm']['name']} has none)" if name == BASE else "")
+    ]
+    set_here = {key_of(word) for word in fixed}
+    for key in [*of_file]:
+        if key in swept:
+            continue
+        if key in set_here:
+            notes.append(f"{key} is fixed by the command line")
+            del of_file[key]
+        elif OmegaConf.select(cfg, key) is None:
+            notes.append(f"{key} is not tried, for it is not set here")
+            del of_file[key]
+    space = {key: dimension(key, text) for key, text in {**of_file, **swept}.items()}
+    if not space:
+        raise ConfigError("The words must leave something to try, but all keys of the space are fixed.")
+    return space, notes
+
+
+def rehearse(folder: Path, asked: Asked, notes: Sequence[str], args: argparse.Namespace) -> None:
+    """Print the space and the first commands, and start nothing."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedfeat.evidence.processes import command_of
+    from fedfeat.evidence.search import Search
+    from fedfeat.evidence.study import propose, rehearsed
+
+    console = Console()
+    table = Table("key", "tried", box=None, pad_edge=False)
+    for key, one in asked.space.items():
+        table.add_row(key, str(one))
+    console.print(table, markup=False)
+    for line in notes:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    search = Search(folder, asked, rehearsed(folder, asked), args.trials, args.launcher)
+    print(f"The first of {args.trials} trials, {args.jobs} at a time, below {folder}:")
+    for _ in range(min(_SHOWN, args.trials)):
+        number = propose(search.study, asked)
+        print(
+            shlex.join(
+                ["fedfeat", *command_of(search.place(number), search.words(number), args.launcher)[3:]]
+            )
+        )
+
+
+def search(folder: Path, asked: Asked, args: argparse.Namespace) -> bool:
+    """Make the trials that are left, and write what they have come to; whether there is a best one."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from fedfeat.commands.tune_report import conclude, overview
+    from fedfeat.evidence.processes import work
+    from fedfeat.evidence.search import Search
+    from fedfeat.evidence.study import opened
+
+    console = Console()
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, ".tune.lock", "--out"):
+        found = Search(folder, asked, opened(folder, asked), args.trials, args.launcher)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        shown: set[int] | None = None
+        with closing(work(found, args.jobs, args.every, found.look)) as course, Live(console=console) as live:
+            try:
+                for running in course:
+                    if console.is_terminal:
+                        live.update(overview(found, [*running], args.jobs))
+                    elif shown != {*running}:
+                        shown = {*running}
+                        console.print(overview(found, [*running], args.jobs))
+            except KeyboardInterrupt:
+                console.print("Stopping: the runs under way save their round; the same command goes on.")
+        return conclude(found, console)
+
+
+def _check_extra() -> None:
+    if importlib.util.find_spec("optuna") is None:
+        raise ConfigError("fedfeat-tune must have Optuna, which is not installed (uv sync --extra tune).")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "fedfeat-tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="KEY=VALUE", help="overrides of fedfeat, fixed or with several values"
+    )
+    parser.add_argument(
+        "--trials", type=positive, default=20, metavar="N", help="trials in all (%(default)s)"
+    )
+    parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="runs at a time (%(default)s)")
+    parser.add_argument(
+        "--launcher", metavar="NAME", help="a hydra/launcher for each run, e.g. submitit_slurm"
+    )
+    parser.add_argument(
+        "--config-dir", type=Path, metavar="DIR", help="a folder with options of your own, as of fedfeat"
+    )
+    parser.add_argument(
+        "--startup",
+        type=int,
+        default=5,
+        metavar="N",
+        help="trials that end before any is cut short (%(default)s)",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=int,
+        metavar="ROUNDS",
+        help="rounds in which no trial is cut short (a quarter of all)",
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="between two looks at the runs (%(default)g)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the space and the first commands, and end"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder of study, runs and results (logs/tune/NAME of the run)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Watch the runs of a sweep, a campaign or a study while they are made, by their files alone.
+
+uv run fedfeat-watch logs/sweeps/lr
+uv run fedfeat-watch logs/tune/digits-fedprox --every 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+
+    from fedfeat.evidence.watching import Watched
+
+_FRAME = 4  # lines of a terminal that are no runs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the console script ``fedfeat-watch``."""
+    args = _parser().parse_args(arguments)
+    for folder in args.folders:
+        if not folder.is_dir():
+            print(f"fedfeat-watch: DIR must be a folder, but it is '{folder}'.", file=sys.stderr)
+            raise SystemExit(2)
+    from rich.console import Console
+
+    console = Console()
+    if args.once or not console.is_terminal:
+        console.print(_drawn(args.folders))
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _follow(args.folders, args.every, console)
+    except KeyboardInterrupt:
+        console.print(_drawn(args.folders, console.height))
+
+
+def _follow(folders: Sequence[Path], every: float, console: Console) -> None:
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while True:
+            live.update(_drawn(folders, console.height), refresh=True)
+            time.sleep(every)
+
+
+def _drawn(folders: Sequence[Path], height: int | None = None) -> Group:
+    from fedfeat.evidence.watching import watched
+
+    return draw([run for folder in folders for run in watched(folder)], height)
+
+
+def draw(runs: Sequence[Watched], height: int | None = None) -> Group:
+    """Draw a line per run, those that want attention first.
+
+    Args:
+        runs: In the order in which they are shown.
+        height: Lines of the terminal; what finds no room is counted. None is as many as it takes.
+    """
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from fedfeat.evidence.progress import duration
+    from fedfeat.evidence.watching import STATES
+
+    counts = [(sum(run.state == state for run in runs), state) for state in STATES]
+    heading = ", ".join(f"{number} {state}" for number, state in counts if number) or "no run yet"
+    table = Table(Column("run", overflow="fold", ratio=1), box=None, pad_edge=False, expand=True)
+    for name in ("", "round", "acc", "val acc", "left"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    fitting = runs if height is None else _fitting(runs, max(2, height - _FRAME))
+    for run in fitting:
+        done, total = (run.standing.round_idx, run.standing.num_rounds) if run.standing else (0, 0)
+        bar = ProgressBar(total=max(total, 1), completed=done, width=8)
+        left = duration(run.seconds_left) if run.seconds_left is not None else run.state
+        cells = [_number(run.accuracy), _number(run.validation)]
+        table.add_row(Text(run.name), bar, f"{done}/{total}" if total else "", *cells, left)
+        if run.said:
+            table.add_row(Text(f"  {run.said}", style="dim"))
+    more = [f"... and {len(runs) - len(fitting)} more"] if len(fitting) < len(runs) else []
+    return Group(heading, table, *more)
+
+
+def _fitting(runs: Sequence[Watched], room: int) -> list[Watched]:
+    """Give the first runs, of which each takes a line, and another for its sentence."""
+    found: list[Watched] = []
+    for run in runs:
+        room -= 2 if run.said else 1
+        if room < 0:
+            break
+        found.append(run)
+    return found
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("fedfeat-watch", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="DIR", help="run directories, or folders of them"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="print one table, and end; so it does without a terminal"
+    )
+    parser.add_argument(
+        "--every", type=float, default=2.0, metavar="SECONDS", help="between two looks (%(default)g)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Runs as processes of their own, several at a time; whatever was interrupted goes on where it stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from fedfeat.runs.directory import is_locked
+
+LOG = "campaign.log"
+"""File in a run's folder that has what it printed."""
+_JOBS = ".submitit"
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+class Process(Protocol):
+    """What is asked of a run's process; `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None:
+        """Give its exit code; None while it runs."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal."""
+
+    def wait(self) -> int:
+        """Wait for its end."""
+
+
+class Elsewhere:
+    """A run that another process goes on with, such as one whose starter was killed: it is left alone, and awaited.
+
+    Args:
+        place: Its folder.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def poll(self) -> int | None:
+        """Give 0 where nobody holds the folder any more."""
+        return None if is_locked(self._place) else 0
+
+    def send_signal(self, sig: int) -> None:
+        """Leave it alone."""
+
+    def wait(self) -> int:
+        """Wait for nothing."""
+        return 0
+
+
+class Source(Protocol[Item]):
+    """Who says which runs are to be made."""
+
+    def ready(self, running: Sequence[Item]) -> Item | None:
+        """Give a run that can be started; None where there is none now."""
+
+    def start(self, item: Item) -> Process:
+        """Start a run, or go on with it."""
+
+    def ended(self, item: Item, code: int) -> None:
+        """Take note of the end of a process."""
+
+
+def start_run(
+    place: Path,
+    words: Sequence[str],
+    launcher: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Process:
+    """Start a run, or go on with it; its output goes to `LOG` in its folder.
+
+    Args:
+        place: Its folder.
+        words: Its overrides.
+        launcher: Hydra's launcher that starts it; None is a process of this machine.
+        environment: Environment variables beside or instead of this process's.
+    """
+    place = place.absolute()
+    place.mkdir(parents=True, exist_ok=True)
+    if is_locked(place):
+        return Elsewhere(place)
+    with (place / LOG).open("ab") as log:
+        # A group of its own: Ctrl-C reaches this process alone, which passes it on once.
+        return subprocess.Popen(
+            command_of(place, words, launcher), stdout=log, stderr=subprocess.STDOUT,
+            env=os.environ | (environment or {}), start_new_session=True,
+        )  # fmt: skip
+
+
+def command_of(place: Path, words: Sequence[str], launcher: str | None = None) -> list[str]:
+    """Give the command line of a run; see `start_run`."""
+    where = [f"hydra.run.dir={place}"]
+    if launcher:  # a sweep of one
+        where = [
+            "--multirun",
+            f"hydra/launcher={launcher}",
+            f"hydra.sweep.dir={place}",
+            "hydra.sweep.subdir=.",
+        ]
+    # Options stand before overrides, as argparse wants them.
+    return [sys.executable, "-m", "fedfeat", *where, *words]
+
+
+def end_run(process: Process, place: Path, launcher: str | None = None) -> None:
+    """Ask a run to end after its round, with a checkpoint; its jobs on a cluster are cancelled.
+
+    Args:
+        process: Its process, or the one that waits for its jobs.
+        place: Its folder.
+        launcher: See `start_run`.
+    """
+    if launcher == "submitit_slurm" and (jobs := [path.name for path in (place / _JOBS).glob("[0-9]*")]):
+        subprocess.run(["scancel", *jobs], capture_output=True, check=False)
+    elif launcher and isinstance(process, subprocess.Popen):
+        # Jobs of this machine are of the group of the process that waits for them, and go on after SIGTERM.
+        os.killpg(process.pid, signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+
+
+def note(place: Path, line: str) -> None:
+    """Write a last line into a run's log, for whoever looks at it."""
+    with (place / LOG).open("a") as log:
+        log.write(f"{line}\n")
+
+
+def last_line(place: Path) -> str:
+    """Give the last line of a run's log that is not empty."""
+    lines = (place / LOG).read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no output"
+
+
+def work(
+    source: Source[Item],
+    at_once: int,
+    pause_s: float = 1.0,
+    look: Callable[[Mapping[Item, Process]], None] | None = None,
+) -> Generator[dict[Item, Process]]:
+    """Make all runs, giving those under way after every pause; closed early, it lets them save and stop.
+
+    Args:
+        source: Says which.
+        at_once: So many runs at a time.
+        pause_s: Seconds between two looks.
+        look: Called with those under way before every pause.
+    """
+    running: dict[Item, Process] = {}
+    try:
+        while True:
+            for item in [item for item, process in running.items() if process.poll() is not None]:
+                source.ended(item, running.pop(item).poll() or 0)
+            while len(running) < at_once and (ready := source.ready([*running])) is not None:
+                running[ready] = source.start(ready)
+            if look:
+                look(running)
+            yield running
+            if not running:
+                return
+            time.sleep(pause_s)
+    finally:
+        for process in running.values():
+            process.send_signal(signal.SIGTERM)
+        for process in running.values():
+            process.wait()
