@@ -32,6 +32,7 @@ PAGES = (
             "report",
             "security",
             "slurm",
+            "tuning",
         )
     ),
 )

@@ -22,9 +22,13 @@ def test_it_is_written_as_a_sweep(text, expected):
     assert (type(found), found) == (type(expected), expected)
 
 
-@pytest.mark.parametrize("text", ["0.1", "interval(2, 1)", "tag(log, interval(0, 1))", "interval(1", "[1, 2]", ""])
+@pytest.mark.parametrize(
+    "text", ["0.1", "interval(2, 1)", "tag(log, interval(0, 1))", "interval(1", "[1, 2]", ""]
+)
 def test_what_gives_no_choice_is_refused(text):
-    with pytest.raises(ConfigError, match=r"^optimizer.lr must be tried as choice\(A, B\), interval\(.*, but it is"):
+    with pytest.raises(
+        ConfigError, match=r"^optimizer.lr must be tried as choice\(A, B\), interval\(.*, but it is"
+    ):
         dimension("optimizer.lr", text)
 
 
@@ -37,7 +41,12 @@ def test_a_value_becomes_a_word_within_the_interval():
 
 
 def test_words_with_several_values_are_told_from_fixed_ones():
-    words = ["data=digits", "model.hidden=[8,8]", "optimizer.lr=0.1,0.2", "federation.local_epochs=choice(1, 2)"]
+    words = [
+        "data=digits",
+        "model.hidden=[8,8]",
+        "optimizer.lr=0.1,0.2",
+        "federation.local_epochs=choice(1, 2)",
+    ]
     fixed, swept = split_words(words)
     assert fixed == words[:2]
     assert swept == {"optimizer.lr": "0.1,0.2", "federation.local_epochs": "choice(1, 2)"}
