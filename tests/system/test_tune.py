@@ -136,8 +136,7 @@ def test_without_validation_data_or_optuna_there_is_one_sentence(tmp_path, conso
 @pytest.mark.slow
 def test_failures_are_named_and_two_searches_never_share_a_folder(tmp_path):
     folder = tmp_path / "study"
-    broken = [word.replace("data=digits", f"data=cifar10 data.root={tmp_path}/none") for word in WORDS]
-    words = [part for word in broken for part in word.split()] + ["data.download=false"]
+    words = ["data=cifar10", "data.loader.download=false", f"data.root={tmp_path}/none", *WORDS[1:]]
     command = [*TUNE, *words, "--trials", "9", "--out", str(folder)]
     done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
     assert done.returncode == 1, done.stderr

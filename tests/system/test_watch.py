@@ -11,6 +11,7 @@ import time
 import pytest
 
 from fedfeat.commands.watch import main
+from fedfeat.evidence.search import DIVERGED
 
 WATCH = [sys.executable, "-m", "fedfeat.commands.watch"]
 
@@ -29,13 +30,13 @@ def test_a_finished_and_a_failed_run_are_told_and_the_failure_goes_when_the_run_
     monkeypatch.setenv("COLUMNS", "80")
     assert cli(*small, f"hydra.run.dir={tmp_path}/runs/done").code == 0
     broken = [*small, f"hydra.run.dir={tmp_path}/runs/broken"]
-    from fedfeat.clients.local_trainer import LocalTrainer
+    from fedfeat.loggers.csv_logger import CsvLogger
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalTrainer, "fit", lambda *_, **__: 1 / 0)
-        assert cli(*broken).code != 0
+        patch.setattr(CsvLogger, "log", lambda *_: 1 / 0)
+        assert cli(*broken).code == 1
     sentence = (tmp_path / "runs/broken/failure.txt").read_text()
-    assert re.search(r"round 1.*division by zero", sentence)
+    assert sentence == "division by zero (ZeroDivisionError; debug=true shows where).\n"
     code, out, _ = console(main, tmp_path / "runs")
     assert code == 0
     assert out.startswith("1 failed, 1 finished\n")
@@ -44,6 +45,11 @@ def test_a_finished_and_a_failed_run_are_told_and_the_failure_goes_when_the_run_
     assert cli(*broken).code == 0
     assert not (tmp_path / "runs/broken/failure.txt").exists()
     assert console(main, tmp_path / "runs", "--once")[1].startswith("2 finished\n")
+
+
+def test_a_client_that_diverged_leaves_the_sentence_that_a_search_knows(cli, small, tmp_path):
+    assert cli(*small, "optimizer.lr=1e30").code == 2
+    assert DIVERGED in (tmp_path / "run" / "failure.txt").read_text()
 
 
 def test_a_refused_configuration_leaves_nothing_to_watch(cli, small, tmp_path, console):

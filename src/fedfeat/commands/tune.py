@@ -64,7 +64,8 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
         if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir"):
             raise ConfigError.rule(key_of(word), "be left out: runs lie below --out", word.partition("=")[2])
     fixed, swept = split_words(words)
-    cfg, config = accepted(fixed)
+    launcher = [f"hydra/launcher={args.launcher}"] if args.launcher else []
+    cfg, config = accepted([*fixed, *launcher])
     if not config["partition"].get("val_fraction"):
         rule = "be above 0 (0.2, say), for trials are compared on examples held out of training and never on test data"
         raise ConfigError.rule("partition.val_fraction", rule, config["partition"].get("val_fraction"))
@@ -72,7 +73,7 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
         raise ConfigError.rule("seed", "be one number, which all trials have", swept["seed"])
     space, notes = _space(cfg, config, fixed, swept)
     for end in (0, 1):
-        accepted([*fixed, *(one.word(key, one.ends()[end]) for key, one in space.items())])  # type: ignore[arg-type]
+        accepted([*fixed, *launcher, *(one.word(key, one.ends()[end]) for key, one in space.items())])  # type: ignore[arg-type]
     warmup = config["federation"]["num_rounds"] // 4 if args.warmup is None else args.warmup
     asked = Asked(tuple(fixed), space, int(config["seed"]), args.startup, warmup)
     return asked, str(config["name"]), notes

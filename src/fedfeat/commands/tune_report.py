@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FIGURE = "importance"
 PRESET = "tuned"
 _STATES = {"COMPLETE": "finished", "PRUNED": "cut short", "FAIL": "failed", "RUNNING": "under way"}
+_DIVERGED = "diverged"
+_ORDER = ("finished", "cut short", _DIVERGED, "failed", "under way")
 _SHOWN = 10
 
 
@@ -33,7 +35,7 @@ def overview(search: Search, running: Sequence[int], at_once: int) -> Group:
     from rich.console import Group
 
     trials = _known(search)
-    counts = [(name, sum(trial.state.name == state for trial in trials)) for state, name in _STATES.items()]
+    counts = [(name, sum(_state(trial) == name for trial in trials)) for name in _ORDER]
     said = [f"{number} {name}" for name, number in counts if number and name != "under way"]
     lines = [f"{', '.join(said) or 'no trial ended'} of {search.trials}, {_left(search, running, at_once)}"]
     best = best_trial(search)
@@ -59,7 +61,7 @@ def _left(search: Search, running: Sequence[int], at_once: int) -> str:
 
 def best_trial(search: Search) -> FrozenTrial | None:
     """Give the finished trial with the highest accuracy, the first among equals."""
-    finished = [trial for trial in _known(search) if trial.state.name == "COMPLETE"]
+    finished = [trial for trial in _known(search) if _state(trial) == "finished"]
     return max(finished, key=lambda trial: trial.value or 0.0, default=None)
 
 
@@ -93,7 +95,7 @@ def conclude(search: Search, console: Console) -> bool:
         console.print(_table(["key", "importance"], rows), markup=False)
     else:
         console.print("Importance needs two finished trials of different accuracy.")
-    words = search.words(best.number)
+    words = [word for word in search.words(best.number) if not word.startswith("hydra.launcher.")]
     presets = search.folder / "conf"
     written.append(presets / "experiment" / f"{PRESET}.yaml")
     atomic_write_text(
@@ -139,6 +141,12 @@ def _tried(search: Search, key: str, trials: Sequence[FrozenTrial]) -> Tried:
     return Tried(values, choices=one.texts)
 
 
+def _state(trial: FrozenTrial) -> str:
+    """Say what has become of a trial; Optuna is told of one that diverged as of one that finished with 0."""
+    is_told = trial.state.name == "COMPLETE" and FAILED in trial.user_attrs
+    return _DIVERGED if is_told else _STATES[trial.state.name]
+
+
 def _score(trial: FrozenTrial) -> float | None:
     if trial.state.name == "COMPLETE":
         return trial.value
@@ -153,17 +161,14 @@ def _known(search: Search) -> list[FrozenTrial]:
 
 def _cells(search: Search, most: int) -> tuple[list[str], list[list[str]]]:
     """Give the header and the best trials, finished ones first."""
-    order = list(_STATES)
     ordered = sorted(
-        _known(search), key=lambda one: (order.index(one.state.name), -(_score(one) or 0.0), one.number)
+        _known(search), key=lambda one: (_ORDER.index(_state(one)), -(_score(one) or 0.0), one.number)
     )
     rows = []
     for trial in ordered[:most]:
         values = [one.word("", trial.params[key])[1:] for key, one in search.asked.space.items()]
         score = _score(trial)
-        state = _STATES[trial.state.name] + (
-            f", round {trial.last_step}" if trial.state.name == "PRUNED" else ""
-        )
+        state = _state(trial) + (f", round {trial.last_step}" if trial.state.name == "PRUNED" else "")
         rows.append([str(trial.number), "" if score is None else f"{score:.4f}", *values, state])
     return ["trial", "val acc", *search.asked.space, "state"], rows
 

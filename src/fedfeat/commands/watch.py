@@ -87,7 +87,7 @@ def draw(runs: Sequence[Watched], height: int | None = None) -> Group:
         if run.said:
             table.add_row(Text(f"  {run.said}", style="dim"))
     more = [f"... and {len(runs) - len(fitting)} more"] if len(fitting) < len(runs) else []
-    return Group(heading, table, *more)
+    return Group(Text(heading), table, *map(Text, more))
 
 
 def _fitting(runs: Sequence[Watched], room: int) -> list[Watched]:

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fedfeat.runs.directory import is_locked
+from fedfeat.runs.directory import FAILURE, is_locked
 
 LOG = "campaign.log"
 """File in a run's folder that has what it printed."""
@@ -130,8 +131,10 @@ def note(place: Path, line: str) -> None:
         log.write(f"{line}\n")
 
 
-def last_line(place: Path) -> str:
-    """Give the last line of a run's log that is not empty."""
+def failure(place: Path) -> str:
+    """Give the sentence that a run has left, else the last line of its log that is not empty."""
+    with suppress(OSError):
+        return (place / FAILURE).read_text().strip()
     lines = (place / LOG).read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "no output"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Campaign, Cell
-from fedfeat.evidence.processes import Process, last_line, start_run, work
+from fedfeat.evidence.processes import Process, failure, start_run, work
 from fedfeat.evidence.tuning import chosen_point
 
 
@@ -126,5 +126,5 @@ class Queue:
     def ended(self, cell: Cell, code: int) -> None:
         """Keep what a finished run has left, or the last line of one that failed."""
         if self.finished(cell) is None:
-            self.failed[cell] = f"exit {code}: {last_line(self.runs / cell.name)}"
+            self.failed[cell] = f"exit {code}: {failure(self.runs / cell.name)}"
         self.collect(cell)

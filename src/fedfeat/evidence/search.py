@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedfeat.config.objective import validated_by
 from fedfeat.evidence import stored
-from fedfeat.evidence.processes import Process, end_run, last_line, note, start_run
+from fedfeat.evidence.processes import Process, end_run, failure, note, start_run
 from fedfeat.evidence.study import Asked, propose, words_of
 from fedfeat.evidence.tuning import validation_score
 from fedfeat.runs.directory import is_locked
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 TRIALS = "trials"
 FAILED = "failed"
+"""Attribute of a trial whose run has ended with an error: its sentence."""
+DIVERGED = "values that are not finite"
+"""What such a sentence says of a client whose training has diverged."""
 _GIVE_UP = 3  # failures without a trial that has succeeded
 
 
@@ -93,7 +96,7 @@ class Search:
             self._tell(number, "PRUNED")
             note(place, f"pruned after round {self.trial(number).last_step}")
         elif not is_locked(place) and (code or number in self._again):
-            self._failed(number, f"exit {code}: {last_line(place)}")
+            self._failed(number, f"exit {code}: {failure(place)}")
         else:
             self._again.add(number)
 
@@ -118,7 +121,10 @@ class Search:
 
     def _failed(self, number: int, sentence: str) -> None:
         self._open(number).set_user_attr(FAILED, sentence)
-        self._tell(number, "FAIL")
+        if DIVERGED in sentence:  # the fault of its values, which Optuna has to know as bad ones
+            self._tell(number, "COMPLETE", 0.0)
+        else:
+            self._tell(number, "FAIL")
         note(self.place(number), sentence)
 
     def _open(self, number: int) -> Trial:

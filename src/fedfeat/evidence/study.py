@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfeat.config.spaces import Interval, Space
 from fedfeat.errors import ConfigError
+from fedfeat.runs.directory import fixes_numbers, key_of
 from fedfeat.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ class Asked:
     def record(self) -> dict[str, Any]:
         """Give what has to be the same when a search goes on."""
         tried = {key: str(one) for key, one in self.space.items()}
-        return {"words": list(self.words), "space": tried, "seed": self.seed}
+        words = sorted(
+            word for word in self.words if fixes_numbers(key := key_of(word)) and key[:6] != "hydra."
+        )
+        return {"words": words, "space": tried, "seed": self.seed}
 
 
 def opened(folder: Path, asked: Asked) -> Study:

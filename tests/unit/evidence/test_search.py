@@ -5,11 +5,13 @@ import json
 import pytest
 import yaml
 
+from fedfeat.commands.tune_report import best_trial
 from fedfeat.config.spaces import dimension
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.processes import LOG, work
-from fedfeat.evidence.search import FAILED, Search, validated_rounds
+from fedfeat.evidence.search import DIVERGED, FAILED, Search, validated_rounds
 from fedfeat.evidence.study import Asked, opened, propose, rehearsed
+from fedfeat.runs.directory import FAILURE
 
 SPACE = {
     "optimizer.lr": dimension("optimizer.lr", "tag(log, interval(1e-3, 1))"),
@@ -164,6 +166,18 @@ def test_a_failure_has_its_sentence_and_three_without_a_success_are_the_end(sear
     assert one.trial(0).user_attrs[FAILED] == sentence
     assert (one.place(0) / LOG).read_text().splitlines()[-1] == sentence
     assert one.ready([]) is None
+
+
+def test_a_client_that_diverged_is_told_as_bad_values_and_is_never_the_best(search):
+    one = search()
+    number = one.ready([])
+    measured(one.place(number), [0], finished=False)
+    sentence = f"Client 1 in round 1 failed: its update holds {DIVERGED}."
+    (one.place(number) / FAILURE).write_text(sentence)
+    one.ended(number, 2)
+    assert (states(one), one.trial(number).value) == (["COMPLETE"], 0.0)
+    assert one.trial(number).user_attrs[FAILED] == f"exit 2: {sentence}"
+    assert best_trial(one) is None
 
 
 def test_a_run_that_diverged_is_as_bad_as_can_be(search):

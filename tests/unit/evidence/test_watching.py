@@ -23,7 +23,9 @@ def run(tmp_path):
     def make(name, rounds=3, of=10, finished=False, log=None, failure=None, age=0.0, tail=""):
         place = tmp_path / name
         place.mkdir(parents=True)
-        (place / "config.yaml").write_text(yaml.safe_dump({"federation": {"num_rounds": of, "target_metric": None}}))
+        (place / "config.yaml").write_text(
+            yaml.safe_dump({"federation": {"num_rounds": of, "target_metric": None}})
+        )
         rows = "".join(f"{at},{at / 20},{at / 10},{at * 30}\n" for at in range(rounds + 1))
         (place / "metrics.csv").write_text(HEAD + rows + tail)
         for path, text in ((LOG, log), ("failure.txt", failure)):
@@ -68,7 +70,7 @@ def test_every_state_is_told_from_files(run, tmp_path):
     assert found["broken"].said.startswith("Client 3 in round 4")
     assert found["killed"].said == "nothing for 17 min"
     assert found["ended"].said == "exit -9: round 3/10"
-    assert list(found)[0] == "live"
+    assert next(iter(found)) == "live"
     assert list(found)[-1] == "done"
 
 
@@ -87,7 +89,9 @@ def test_what_is_half_written_counts_as_far_as_it_goes(run, tmp_path):
     (bare / "summary.json").write_text('{"seed": 0, "fin')
     os.symlink(tmp_path / "gone", tmp_path / "lost")
     found = by_name(tmp_path)
-    assert {name: one.state for name, one in found.items()} == dict.fromkeys(("torn", "begins", "bare"), "running")
+    assert {name: one.state for name, one in found.items()} == dict.fromkeys(
+        ("torn", "begins", "bare"), "running"
+    )
     assert found["torn"].standing.round_idx == 2
     assert found["begins"].standing is None
     assert found["bare"].standing is None
@@ -114,7 +118,9 @@ def test_a_table_holds_on_80_columns_and_nothing_is_cut(run, tmp_path):
     text = drawn(watched(tmp_path))
     assert max(map(len, text.splitlines())) <= 80
     assert "".join(line[:26].strip() for line in text.splitlines()).count("federation.local_epochs=5") <= 1
-    assert all(part in text.replace("\n", "").replace(" ", "") for part in ("3/10", "partition.[val]must", "0.3000"))
+    assert all(
+        part in text.replace("\n", "").replace(" ", "") for part in ("3/10", "partition.[val]must", "0.3000")
+    )
     assert text.startswith("1 running, 1 failed\n")
 
 
