@@ -112,10 +112,13 @@ SLOW = {
     "scipy",
     "sklearn",
 }
-ONLY_SOME_RUNS = {"wandb", "tensorboard", "mlflow", "comet_ml", "ray", "transformers", "submitit"}
+ONLY_SOME_RUNS = {"optuna", "wandb", "tensorboard", "mlflow", "comet_ml", "ray", "transformers", "submitit"}
 
 
-@pytest.mark.parametrize("module", ["fedfeat.train", "fedfeat.commands.report", "fedfeat.commands.calibrate"])
+@pytest.mark.parametrize(
+    "module",
+    ["fedfeat.train", *(f"fedfeat.commands.{name}" for name in ("report", "calibrate", "tune", "watch"))],
+)
 def test_commands_begin_without_what_is_slow(module):
     roots, _ = roots_after(f"import fedfeat, {module}")
     assert not roots & (SLOW | ONLY_SOME_RUNS), module

@@ -85,9 +85,13 @@ class Outside:
 def lines():
     """The page's command lines, by what tells them apart."""
     found = [line.partition("  #")[0].strip() for block in BASH.findall(PAGE) for line in block.splitlines()]
-    assert len(found) == 8, "a command line of the page that is not run here"
+    assert len(found) == 9, "a command line of the page that is not run here"
     return dict(
-        zip(("venv", "install", "activate", "help", "first", "processes", "ray", "pilot"), found, strict=True)
+        zip(
+            ("venv", "install", "activate", "help", "first", "processes", "ray", "tune", "pilot"),
+            found,
+            strict=True,
+        )
     )
 
 
@@ -143,6 +147,13 @@ def test_help_and_refusals_know_her_options(outside, lines):
         printed = outside.refused(command.replace("+study=short +study", "+study"))
         assert re.fullmatch(sentence, printed.strip()), printed
     assert not (outside.folder / "runs" / "first" / "config.yaml").exists()
+
+
+def test_a_search_finds_her_space(outside, lines):
+    printed = outside.call(lines["tune"])
+    assert "space: configs/tune/calm.yaml" in printed
+    assert re.search(r"^algorithm\.client\.mu +0\.01 to 1, log *$", printed, re.MULTILINE)
+    assert "algorithm.server.beta=" in printed.splitlines()[-1]
 
 
 def killed_after_a_checkpoint(outside, command, run):

@@ -190,6 +190,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config-dir", type=Path, metavar="DIR", help="a folder with options of your own, as of fedfeat"
     )
+    _add_looks(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the space and the first commands, and end"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder of study, runs and results (logs/tune/NAME of the run)"
+    )
+    return parser
+
+
+def _add_looks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--startup",
         type=int,
@@ -210,13 +221,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="between two looks at the runs (%(default)g)",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the space and the first commands, and end"
-    )
-    parser.add_argument(
-        "--out", type=Path, help="folder of study, runs and results (logs/tune/NAME of the run)"
-    )
-    return parser
 
 
 if __name__ == "__main__":
