@@ -81,7 +81,7 @@ def test_long_rounds_are_no_silence(run, tmp_path):
 
 
 def test_what_is_half_written_counts_as_far_as_it_goes(run, tmp_path):
-    run("torn", rounds=2, tail="3,0.9,0.9")
+    run("torn", rounds=2, tail="3,0.9,0.9,9")
     begins = run("begins")
     (begins / "metrics.csv").write_text("round,glo")
     bare = run("bare")
