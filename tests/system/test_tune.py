@@ -16,7 +16,7 @@ from slurm_cluster import Cluster, missing
 
 from fedfeat.commands.python import accepted
 from fedfeat.commands.tune import main
-from fedfeat.evidence.processes import LOG
+from fedfeat.evidence.processes import LOG, command_of
 from fedfeat.runs.directory import experiment_config
 
 TUNE = [sys.executable, "-m", "fedfeat.commands.tune"]
@@ -131,6 +131,21 @@ def test_without_validation_data_or_optuna_there_is_one_sentence(tmp_path, conso
     assert (
         err == "fedfeat-tune: fedfeat-tune must have Optuna, which is not installed (uv sync --extra tune).\n"
     )
+
+
+def test_by_a_launcher_a_preset_with_axes_of_its_own_is_one_run(cli, tmp_path):
+    words = [
+        "experiment=digits_10x3",
+        "model=mlp",
+        "federation.num_rounds=1",
+        "federation.local_epochs=0.1",
+        "arm=fedavg",
+    ]
+    command = command_of(tmp_path / "run", words, "basic")
+    assert cli(*command[3:]).code == 0
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert not [*(tmp_path / "run").glob("*/summary.json")]
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["algorithm"]["name"] == "fedavg"
 
 
 @pytest.mark.slow

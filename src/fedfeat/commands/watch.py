@@ -45,16 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _follow(folders: Sequence[Path], every: float, console: Console) -> None:
     from rich.live import Live
 
+    finished: dict[Path, Watched] = {}
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
-            live.update(_drawn(folders, console.height), refresh=True)
+            live.update(_drawn(folders, console.height, finished), refresh=True)
             time.sleep(every)
 
 
-def _drawn(folders: Sequence[Path], height: int | None = None) -> Group:
+def _drawn(
+    folders: Sequence[Path], height: int | None = None, finished: dict[Path, Watched] | None = None
+) -> Group:
     from fedfeat.evidence.watching import watched
 
-    return draw([run for folder in folders for run in watched(folder)], height)
+    return draw([run for folder in folders for run in watched(folder, finished=finished)], height)
 
 
 def draw(runs: Sequence[Watched], height: int | None = None) -> Group:

@@ -98,12 +98,13 @@ def start_run(
 def command_of(place: Path, words: Sequence[str], launcher: str | None = None) -> list[str]:
     """Give the command line of a run; see `start_run`."""
     where = [f"hydra.run.dir={place}"]
-    if launcher:  # a sweep of one
+    if launcher:  # a sweep of one, whatever axes its preset has
         where = [
             "--multirun",
             f"hydra/launcher={launcher}",
             f"hydra.sweep.dir={place}",
             "hydra.sweep.subdir=.",
+            "hydra.sweeper.params=null",
         ]
     # Options stand before overrides, as argparse wants them.
     return [sys.executable, "-m", "fedfeat", *where, *words]

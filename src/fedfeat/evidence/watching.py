@@ -52,11 +52,21 @@ class Watched(NamedTuple):
     said: str = ""
 
 
-def watched(folder: Path, now: float | None = None) -> list[Watched]:
-    """Read all runs below a folder, in the order of `STATES`, then of names."""
+def watched(
+    folder: Path, now: float | None = None, finished: dict[Path, Watched] | None = None
+) -> list[Watched]:
+    """Read all runs below a folder, in the order of `STATES`, then of names.
+
+    Args:
+        folder: The folder.
+        now: Seconds since the epoch; None asks the clock.
+        finished: Those that are known to have finished, which stay so and are not read again; it is added to.
+    """
     now = time.time() if now is None else now
-    found = [_read(folder, place, now) for place in run_folders(folder)]
-    return sorted(found, key=lambda run: (STATES.index(run.state), run.name))
+    known = {} if finished is None else finished
+    found = {place: known.get(place) or _read(folder, place, now) for place in run_folders(folder)}
+    known |= {place: run for place, run in found.items() if run.state == "finished"}
+    return sorted(found.values(), key=lambda run: (STATES.index(run.state), run.name))
 
 
 def run_folders(folder: Path) -> Iterator[Path]:

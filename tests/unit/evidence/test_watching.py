@@ -137,5 +137,16 @@ def test_on_a_small_terminal_what_wants_attention_comes_first_and_the_rest_is_co
     assert drawn(watched(tmp_path)).count("done") == 9
 
 
+def test_what_has_finished_is_read_once(run, tmp_path):
+    place = run("done", rounds=10, finished=True)
+    finished = {}
+    before = watched(tmp_path, finished=finished)
+    (place / "metrics.csv").write_text(HEAD)
+    assert watched(tmp_path, finished=finished) == before
+    run("live")
+    assert [one.name for one in watched(tmp_path, finished=finished)] == ["live", "done"]
+    assert [*finished] == [place]
+
+
 def test_an_empty_folder_says_so(tmp_path):
     assert drawn(watched(tmp_path)).splitlines()[0] == "no run yet"
