@@ -83,13 +83,14 @@ def composes(words: list[str]) -> None:
 
 def parses(main, words: list[str], monkeypatch) -> None:
     """Call a command until its parser has taken the words."""
-    parse = argparse.ArgumentParser.parse_known_args
+    for kind in ("args", "intermixed_args"):
+        parse = getattr(argparse.ArgumentParser, f"parse_known_{kind}")
 
-    def once(self, *arguments, **named):
-        _, rest = parse(self, *arguments, **named)
-        raise Parsed if not rest else AssertionError(rest)
+        def once(self, *arguments, parse=parse, **named):
+            _, rest = parse(self, *arguments, **named)
+            raise Parsed if not rest else AssertionError(rest)
 
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda self, *a, **n: once(self, *a, **n))
+        monkeypatch.setattr(argparse.ArgumentParser, f"parse_{kind}", once)
     monkeypatch.setattr(sys, "argv", ["command", *words])
     with pytest.raises((Parsed, SystemExit)) as end:
         main()
