@@ -72,6 +72,7 @@ def build_experiment(
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
     setting = plan.setting(config["algorithm"]["name"], worker.settings.keep_optimizer, data)
     check_method(worker, server, setting)
+    executor.settle(run_dir, plan.course(data))
     # After all refusals, which would leave its processes behind.
     executor.start()
     _log.info("%s: %s", config["name"], describe(module.policies))

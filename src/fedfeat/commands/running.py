@@ -77,6 +77,7 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
             rundir.write_config(run_dir, OmegaConf.to_yaml(OmegaConf.create(config)), _hydra_files(cfg))
             DataFacts.of(experiment.data).write(run_dir)
             note_weights(run_dir, config)
+            experiment.executor.note(run_dir)
         summary = experiment.run(stack)
         if primary:
             _finish(experiment, summary)

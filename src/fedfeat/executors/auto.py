@@ -1,19 +1,24 @@
-"""Which executor is the fastest here: measured on the actual network, data and device before the first fits."""
+"""The executor of whoever names none: what fixes numbers is chosen by a rule, what does not by the clock."""
+
+from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from multiprocessing.process import current_process
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
+from fedfeat.clients.host import num_cores
 from fedfeat.clients.tasks import Scores, Task, Turns
 from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
 from fedfeat.errors import ConfigError
-from fedfeat.executors.base import Executor
+from fedfeat.executors.base import Course, Executor
+from fedfeat.executors.choice import Choice, by_rule, stored, unstacked
 from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.job import costs_of
 from fedfeat.executors.serial import SerialExecutor
@@ -21,28 +26,38 @@ from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 
 _log = logging.getLogger("fedfeat")
 
-# Seconds that the reference may take for what is measured. A slower candidate takes more, but the stacked form of
-# convolutions, which is the slowest, is no more than some three times as slow.
-_BUDGET = 0.5
+# Each process has a copy of what it changes, some 100 MB.
+_MOST_PROCESSES = 16
 
-# A candidate must save a tenth of the time, for clocks are noisy.
+# A run whose turns take less is over before processes have brought anything, by a rough count of seconds.
+_WORTH_FORKING = 1.0
+_SECONDS_PER_TURN, _SECONDS_PER_STEP, _FLOPS_PER_SECOND = 4e-3, 1e-3, 2e10
+
+# Turns that take longer than this, in seconds, gain from processes whatever their messages cost.
+_LONG_TURN = 0.25
+
+# Of a round, what may run in one process to be compared: seconds, and the share of its turns.
+_SAMPLE, _SHARE = 0.5, 0.25
+
+# Processes must save a tenth of the time, for clocks are noisy.
 _WORTHWHILE = 0.9
 
 
 class AutoExecutor(Executor):
-    """Measures its candidates on the first tasks, logs the times, and goes on with the fastest.
+    """Stacks the clients of tiny networks; runs others one by one, in several processes where that is faster.
 
-    What is measured is thrown away, and the same tasks follow. The first candidate is the reference.
+    Whether to stack is a rule (`choice`), and kept in the run directory. Whether turns that run one by one do so in
+    this process or in several changes no bit, so it is measured on the turns of the first rounds, of which none is run
+    twice.
 
     Args:
-        build_worker: Makes the worker that all candidates share.
-        among: Candidates beside ``serial``: ``vectorized``, ``processes``.
+        build_worker: Makes the worker.
+        among: What may be chosen beside ``serial``: ``vectorized``, ``processes``.
         memory_mb: See `VectorizedExecutor`.
 
     Attributes:
-        candidates: Executors by name.
-        refused: Why others are no candidates, by name.
-        chosen: Name of the executor that fits; None until the first fits of several clients.
+        choice: What fixes the numbers; None before `settle`.
+        current: The executor that runs the turns.
     """
 
     def __init__(
@@ -52,106 +67,137 @@ class AutoExecutor(Executor):
         memory_mb: Positive = 1024,
     ) -> None:
         self.worker = build_worker()
-        self.candidates: dict[str, Executor] = {"serial": SerialExecutor(lambda: self.worker)}
-        self.refused: dict[str, str] = {}
-        self.chosen: str | None = None
-        others: dict[str, Callable[[Callable[[], Worker]], Executor]] = {
-            "vectorized": partial(VectorizedExecutor, memory_mb=memory_mb),
-            "processes": ProcessExecutor,
-        }
-        for name in among:
+        self.choice: Choice | None = None
+        self._serial = SerialExecutor(lambda: self.worker)
+        self.current: Executor = self._serial
+        self._among, self._memory_mb = among, memory_mb
+        self._processes, self._why_one = 1, ""
+        self._trial = _Trial()
+
+    def settle(self, run_dir: Path, course: Course) -> None:
+        """Choose how turns are computed: as the run of the directory began, or by the rule."""
+        known = stored(run_dir)
+        choice = known or by_rule(self.worker, course, "vectorized" in self._among)
+        if choice.stacked:
             try:
-                self.candidates[name] = others[name](lambda: self.worker)
-            except ConfigError as error:
-                self.refused[name] = str(error)
+                self.current = VectorizedExecutor(lambda: self.worker, self._memory_mb)
+            except ConfigError as refusal:
+                if known is not None:
+                    raise
+                choice = unstacked(choice, refusal)
+        self.choice = choice
+        self._processes, self._why_one = _processes(self.worker, course, choice, self._among)
+
+    def note(self, run_dir: Path) -> None:
+        """Keep in the run directory what fixes the numbers."""
+        # Processes of a fit that is shared by several have nothing to choose.
+        if self.choice is not None and self.worker.lightning.world_size == 1:
+            self.choice.write(run_dir)
 
     def start(self) -> None:
-        """Start all candidates."""
-        for executor in self.candidates.values():
-            executor.start()
+        """Set the threads, and fork processes where they may pay."""
+        if self.choice is not None:
+            torch.set_num_threads(self.choice.num_threads)
+        if self._processes > 1:
+            self._fork()
+        if self.choice is not None and self.choice.stacked:
+            _log.info("executor: vectorized (%s).", self.choice.why)
+        elif self.current is self._serial:
+            _log.info("executor: serial (%s).", self._why_one)
+        else:
+            _log.info("executor: processes (%d of one thread each).", self._processes)
+
+    def _fork(self) -> None:
+        try:
+            forked = ProcessExecutor(lambda: self.worker, self._processes)
+            forked.start()
+        except (ConfigError, OSError) as error:
+            self._why_one = str(error)
+        else:
+            self.current = forked
 
     def close(self) -> None:
-        """End what they have started."""
-        for executor in self.candidates.values():
-            executor.close()
+        """End the processes."""
+        self.current.close()
 
     def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
-        """Run a job by the chosen executor, which the first fits of several clients choose."""
-        if job == "fit" and self.chosen is None and len(tasks) > 1:
-            tasks = self._choose(tasks)
-        yield from self._current.map(job, tasks, *shared)
+        """Run a job where turns run; the first rounds also tell where that is."""
+        if job != "fit" or self._trial.over or not isinstance(self.current, ProcessExecutor):
+            return self.current.map(job, tasks, *shared)
+        return self._tried(tasks)
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
         """Score the server's model on test examples, all of them unless ``indices`` are given."""
-        return self._current.score(payload, indices, client_id)
+        return self.current.score(payload, indices, client_id)
 
-    @property
-    def _current(self) -> Executor:
-        return self.candidates[self.chosen or next(iter(self.candidates))]
-
-    def _choose(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Choose by the first tasks; give all of them."""
-        if len(self.candidates) == 1:
-            self.chosen = next(iter(self.candidates))
-            _log.info("executor: %s. %s", self.chosen, " ".join(self.refused.values()))
-            return tasks
-        first, sample = measured_tasks(self._current, tasks)
-        seconds = {name: _seconds(executor, sample) for name, executor in self.candidates.items()}
-        self.chosen = fastest(seconds)
-        for name in self.candidates.keys() - {self.chosen}:
-            self.candidates[name].close()
-        found = ", ".join(f"{name} {1e3 * value:.3g}" for name, value in seconds.items())
-        steps = max(task.num_steps for task in sample)
-        _log.info(
-            "executor: %s (ms for each of %d clients with up to %d steps: %s). %s",
-            *(self.chosen, len(sample), steps, found, " ".join(self.refused.values())),
-        )
-        return _begun(tasks, first)
+    def _tried(self, tasks: Sequence[Task]) -> Iterator[Any]:
+        """Run a round, time it, and after the last one that is timed end the processes where they do not pay."""
+        costs, trial, alone = costs_of(tasks), self._trial, 0
+        began = time.perf_counter()
+        if trial.wants_one_process:
+            while alone < max(_SHARE * len(tasks), 1) and time.perf_counter() - began < _SAMPLE:
+                yield self._serial.here("fit", tasks[alone])
+                alone += 1
+            trial.note(time.perf_counter() - began, sum(costs[:alone]))
+        rest = Turns(range(alone, len(tasks)), tasks.__getitem__, costs[alone:])
+        yield from self.current.map("fit", rest)
+        if not alone:
+            trial.note(time.perf_counter() - began, sum(costs), self._processes / len(tasks))
+        if trial.over and not trial.worthwhile:
+            self.current.close()
+            self.current = self._serial
+        if trial.over:
+            name = "serial" if self.current is self._serial else "processes"
+            _log.info("executor: %s (%s).", name, trial.found)
 
 
-def fastest(seconds: dict[str, float]) -> str:
-    """Give the name with the least time; the first one, the reference, where the others do not save enough."""
-    reference = next(iter(seconds))
-    best = min(seconds, key=seconds.__getitem__)
-    return best if seconds[best] < _WORTHWHILE * seconds[reference] else reference
+class _Trial:
+    """Compares several processes with one over the first three rounds.
 
-
-def measured_tasks(reference: Executor, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
-    """Take what the reference does within the budget: of each task as many steps, then as many of the tasks, but two.
-
-    Returns:
-        The first tasks as they are, and cut down.
+    In the first all processes come to know their work, the second is timed, and of the third a few turns run in this
+    process alone.
     """
 
-    def cut(task: Task, num_steps: int) -> Task:
-        return task._replace(num_steps=min(task.num_steps, num_steps), evaluate=False, probe=False)
+    def __init__(self) -> None:
+        self._rounds, self._several, self._one = 0, 0.0, 0.0
+        self.over = False
 
-    first = [tasks[0]]
-    one = [cut(first[0], 1)]
-    _timed(reference, one)  # the first fit of all builds what later ones find
-    for_one = _timed(reference, one)
-    longest = max(int(_BUDGET / 2 / for_one), 1)
-    count = int(_BUDGET / (min(longest, first[0].num_steps) * for_one))
-    first += [tasks[place] for place in range(1, min(max(count, 2), len(tasks)))]
-    return first, [cut(task, longest) for task in first]
+    @property
+    def wants_one_process(self) -> bool:
+        return self._rounds == 2
+
+    def note(self, seconds: float, cost: float, turns: float = 1.0) -> None:
+        """Take the seconds of a round, or of its part in one process; ``turns`` is the inverse of a turn's share."""
+        self._rounds += 1
+        if self._rounds == 3:
+            self._one, self.over = seconds / cost, True
+        elif self._rounds == 2:
+            self._several = seconds / cost
+            self.over = seconds * turns > _LONG_TURN
+
+    @property
+    def worthwhile(self) -> bool:
+        return not self._one or self._several <= _WORTHWHILE * self._one
+
+    @property
+    def found(self) -> str:
+        if not self._one:
+            return f"{self._several:.2g} s a step"
+        return f"{1e3 * self._several:.3g} ms a step in several processes, {1e3 * self._one:.3g} in one"
 
 
-def _seconds(executor: Executor, sample: Sequence[Task]) -> float:
-    """Time an executor on a sample, per client, after a first fit that is not counted."""
-    # Of as many clients, for what is compiled is good for their number only.
-    _timed(executor, [task._replace(num_steps=1) for task in sample])
-    return _timed(executor, sample) / len(sample)
-
-
-def _timed(executor: Executor, tasks: Sequence[Task]) -> float:
-    start = time.perf_counter()
-    deque(executor.map("fit", tasks), maxlen=0)
-    return time.perf_counter() - start
-
-
-def _begun(tasks: Sequence[Task], first: list[Task]) -> Turns:
-    """Give tasks of which the first have been asked for; those are given away, so that nobody holds a cohort."""
-    waiting = dict(enumerate(first))
-    first.clear()
-    places = range(len(tasks))
-    return Turns(places, lambda at: waiting.pop(at) if at in waiting else tasks[at], costs_of(tasks))
+def _processes(worker: Worker, course: Course, choice: Choice, among: Sequence[str]) -> tuple[int, str]:
+    """Give how many processes may pay, and where one is enough the reason."""
+    flops = worker.module.flops_per_example * course.batch_size
+    per_turn = _SECONDS_PER_TURN + course.num_steps * (_SECONDS_PER_STEP + flops / _FLOPS_PER_SECOND)
+    cores = num_cores()
+    reasons = {
+        choice.why: choice.stacked or choice.num_threads != 1 or course.cohort_size == 1,
+        "executor.among has no processes": "processes" not in among,
+        "one core": cores == 1,
+        "the device is no CPU": worker.data.device.type != "cpu",
+        "this process may have no children": current_process().daemon,
+        "so short a run": course.num_rounds * course.cohort_size * per_turn < _WORTH_FORKING,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), "")
+    return 1 if why else min(cores, course.cohort_size, _MOST_PROCESSES), why

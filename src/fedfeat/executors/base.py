@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -10,6 +11,22 @@ from torch import Tensor
 from fedfeat.clients.tasks import Scores, Task
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
+
+
+class Course(NamedTuple):
+    """How the rounds of a run go, as far as an executor may choose by it.
+
+    Attributes:
+        cohort_size: Clients of a round.
+        num_rounds: Rounds.
+        num_steps: Optimizer steps of a turn, on average.
+        batch_size: Examples of a step.
+    """
+
+    cohort_size: int
+    num_rounds: int
+    num_steps: float
+    batch_size: int
 
 
 class Executor(ABC):
@@ -23,6 +40,17 @@ class Executor(ABC):
     """
 
     worker: Worker
+
+    def settle(self, run_dir: Path, course: Course) -> None:  # noqa: B027 - most have nothing to choose
+        """Choose what fixes the numbers; called once, before `start`, after the threads have been set.
+
+        Args:
+            run_dir: Directory of the run, which may have been begun.
+            course: How the rounds go.
+        """
+
+    def note(self, run_dir: Path) -> None:  # noqa: B027
+        """Keep in the run directory what was chosen."""
 
     def start(self) -> None:  # noqa: B027 - most executors have nothing to start
         """Start what the executor needs beside this process; called once, after the threads have been set."""

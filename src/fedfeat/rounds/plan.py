@@ -11,6 +11,7 @@ from fedfeat.clients.tasks import Task
 from fedfeat.data.batches import cut
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ConfigError
+from fedfeat.executors.base import Course
 from fedfeat.features.diagnostics import AlignmentProbe
 from fedfeat.rounds.samplers import Sampler, Uniform
 from fedfeat.rounds.sampling import straggler_steps
@@ -122,6 +123,12 @@ class Plan:
                 f"batch norm cannot train on fewer, but none of the {self.num_clients} clients has more than "
                 f"{max(trains, default=0)}; a network with group norm can."
             )
+
+    def course(self, data: FederatedData) -> Course:
+        """Give what an executor may choose by."""
+        sizes, counts = np.unique(np.diff(data.split.train.offsets), return_counts=True)
+        num_steps = float(np.average([self.full_steps(size) for size in sizes.tolist()], weights=counts))
+        return Course(self.cohort_size, self.num_rounds, num_steps, data.largest_batch(self.batch_size))
 
     def steps_per_epoch(self, num_examples: int) -> int:
         """Optimizer steps of one pass over so many training examples."""
