@@ -1,13 +1,12 @@
-"""What cannot be stacked into one fit, and how `executor=auto` chooses."""
+"""What cannot be stacked into one fit."""
 
-import logging
 from functools import partial
 
 import pytest
 import torch
 from harness import make_data, network_of, parties
 from pytorch_lightning.callbacks import Callback
-from stacked_rounds import CASES, assert_agree, of, run, two_layers
+from stacked_rounds import of, two_layers
 from torch import nn
 
 from fedfeat.algorithms.fedfusion import FedFusionClient
@@ -18,12 +17,7 @@ from fedfeat.clients.networks import OneNetwork
 from fedfeat.clients.turns import WorkerSettings
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError
-from fedfeat.executors.auto import AutoExecutor, fastest
-from fedfeat.executors.forked.processes import ProcessExecutor
-from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
-
-NAMES = {SerialExecutor: "serial", VectorizedExecutor: "vectorized", ProcessExecutor: "processes"}
 
 
 class Counting(ClientModule):
@@ -91,68 +85,3 @@ def test_trainers_and_optimizers_without_a_stacked_form_are_refused(trainer, opt
 
     with pytest.raises(ConfigError, match=reason):
         VectorizedExecutor(build)
-
-
-def test_auto_measures_once_and_goes_on_as_the_fastest_does(tmp_path, caplog):
-    case = CASES["dropout"]
-    executors = []
-
-    def build(build_worker):
-        executors.append(AutoExecutor(build_worker, ["vectorized"]))
-        return executors[-1]
-
-    with caplog.at_level(logging.INFO, logger="fedfeat"):
-        found = run(tmp_path / "a", build, **case)
-    (auto,) = executors
-    line = next(text for text in caplog.messages if text.startswith("executor: "))
-    assert line.startswith(f"executor: {auto.chosen} (ms for each of ")
-    assert "serial " in line
-    assert "vectorized " in line
-    chosen = {"serial": SerialExecutor, "vectorized": VectorizedExecutor}[auto.chosen]
-    assert_agree(found, run(tmp_path / "b", chosen, **case), tolerance=0)
-
-
-def test_auto_takes_serial_and_says_why_where_vectorized_refuses(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, logger="fedfeat"):
-        alone = partial(AutoExecutor, among=["vectorized"])
-        found = run(tmp_path / "a", alone, **REFUSED["gradients are others than in a step of one"])
-    expected = run(tmp_path / "b", SerialExecutor, **REFUSED["gradients are others than in a step of one"])
-    assert_agree(found, expected, tolerance=0)
-    (line,) = [text for text in caplog.messages if text.startswith("executor: ")]
-    assert line.startswith(
-        "executor: serial. executor must be another than vectorized here, for in a step of two clients"
-    )
-
-
-@pytest.mark.parametrize("faster", ["serial", "processes", "vectorized"])
-def test_auto_goes_on_with_what_it_measured_as_fastest_and_ends_the_others(
-    faster, tmp_path, monkeypatch, caplog
-):
-    """Clocks are replaced, so that each of the three wins once."""
-    seconds = {"serial": 1.0, "vectorized": 1.0, "processes": 1.0} | {faster: 0.5}
-    monkeypatch.setattr("fedfeat.executors.auto._seconds", lambda executor, _: seconds[NAMES[type(executor)]])
-    executors = []
-
-    def build(build_worker):
-        executors.append(AutoExecutor(build_worker))
-        executors[0].start()
-        return executors[0]
-
-    case = CASES["dropout"]
-    with caplog.at_level(logging.INFO, logger="fedfeat"):
-        found = run(tmp_path / "a", build, **case)
-    auto = executors[0]
-    children = auto.candidates["processes"]._children
-    assert auto.chosen == faster
-    assert bool(children) == (faster == "processes" and auto.candidates["processes"]._num_processes > 1)
-    auto.close()
-    assert auto.candidates["processes"]._children == []
-    assert "processes 500" in caplog.text if faster == "processes" else "processes 1e+03" in caplog.text
-    expected = run(tmp_path / "b", SerialExecutor, **case)
-    assert_agree(found, expected, tolerance=1e-6 if faster == "vectorized" else 0)
-
-
-def test_an_executor_must_save_a_tenth_to_replace_the_reference():
-    assert fastest({"serial": 1.0, "vectorized": 0.91}) == "serial"
-    assert fastest({"serial": 1.0, "vectorized": 0.89, "other": 0.5}) == "other"
-    assert fastest({"serial": 1.0}) == "serial"
