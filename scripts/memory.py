@@ -76,6 +76,7 @@ COMMON = (
     "federation.local_epochs=null",
     "federation.local_steps=1",
     "trainer=cpu",
+    "executor=serial",
 )
 SMALL = (
     "data.loader.shape=[1,8,8]",

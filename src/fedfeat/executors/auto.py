@@ -188,7 +188,7 @@ class _Trial:
 
 def _processes(worker: Worker, course: Course, choice: Choice, among: Sequence[str]) -> tuple[int, str]:
     """Give how many processes may pay, and where one is enough the reason."""
-    flops = worker.module.flops_per_example * course.batch_size
+    flops = max(module.flops_per_example for module in worker.kinds()) * course.batch_size
     per_turn = _SECONDS_PER_TURN + course.num_steps * (_SECONDS_PER_STEP + flops / _FLOPS_PER_SECOND)
     cores = num_cores()
     reasons = {

@@ -98,10 +98,11 @@ def by_rule(worker: Worker, course: Course, may_stack: bool) -> Choice:
     Whether the clients can be stacked at all is not asked here.
     """
     threads = torch.get_num_threads()
-    work = worker.module.flops_per_example * course.batch_size
+    kinds = worker.kinds()
+    work = max(module.flops_per_example for module in kinds) * course.batch_size
     if course.cohort_size == 1:
         return Choice(False, threads, "one client has all threads")
-    weights = sum(parameter.numel() for parameter in worker.module.parameters())
+    weights = max(sum(parameter.numel() for parameter in module.parameters()) for module in kinds)
     tiny = work <= STACKED_FLOPS and weights <= STACKED_WEIGHTS
     if may_stack and tiny and course.cohort_size >= STACKED_CLIENTS:
         return Choice(True, threads, f"{course.cohort_size} clients with {work / 1e6:.2g} MFLOP a step")

@@ -18,7 +18,9 @@ def worker(flops=1000.0, weights=10, device="cpu", num_threads=None):
         flops_per_example=flops, parameters=lambda: iter([torch.empty(weights, device="meta")])
     )
     data = SimpleNamespace(device=torch.device(device))
-    return SimpleNamespace(module=module, data=data, trainer=SimpleNamespace(num_threads=num_threads))
+    small = SimpleNamespace(flops_per_example=1.0, parameters=lambda: iter([torch.empty(1)]))
+    trainer = SimpleNamespace(num_threads=num_threads)
+    return SimpleNamespace(kinds=lambda: [small, module], data=data, trainer=trainer)
 
 
 def course(cohort_size=STACKED_CLIENTS):
