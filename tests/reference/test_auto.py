@@ -11,6 +11,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.executors import auto
 from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor
+from fedfeat.rounds.experiment import Experiment
 
 FOUR = "federation.num_rounds=4"
 
@@ -66,6 +67,12 @@ def test_whatever_the_clock_says_no_bit_changes_and_no_turn_is_run_twice(
     assert watched["closed"] == 1  # by the trial, or at the end of the run
     name = "serial" if ended else "processes"
     assert [text for text in caplog.messages if text.startswith(f"executor: {name} (") and "in one)" in text]
+
+
+def test_what_is_built_and_not_run_has_no_processes(tmp_path, forking, watched, monkeypatch):
+    monkeypatch.setattr(Experiment, "run", lambda self, stack: {"weights_sha256": "", "final": {}})
+    run(tmp_path, CASES["fedavg"], "auto")
+    assert watched["forked"] == 0
 
 
 def test_long_turns_are_not_compared(tmp_path, forking, watched, reference, monkeypatch):

@@ -95,9 +95,12 @@ class AutoExecutor(Executor):
             self.choice.write(run_dir)
 
     def start(self) -> None:
-        """Set the threads, and fork processes where they may pay."""
+        """Set the threads."""
         if self.choice is not None:
             torch.set_num_threads(self.choice.num_threads)
+
+    def open(self) -> None:
+        """Fork processes where they may pay; parts that are only looked at leave none behind."""
         if self._processes > 1:
             self._fork()
         if self.choice is not None and self.choice.stacked:
@@ -109,12 +112,11 @@ class AutoExecutor(Executor):
 
     def _fork(self) -> None:
         try:
-            forked = ProcessExecutor(lambda: self.worker, self._processes)
-            forked.start()
+            self.current = ProcessExecutor(lambda: self.worker, self._processes)
+            self.current.start()
         except (ConfigError, OSError) as error:
-            self._why_one = str(error)
-        else:
-            self.current = forked
+            self.current.close()  # of some that could be forked
+            self.current, self._why_one = self._serial, str(error)
 
     def close(self) -> None:
         """End the processes."""

@@ -55,8 +55,11 @@ class Executor(ABC):
     def start(self) -> None:  # noqa: B027 - most executors have nothing to start
         """Start what the executor needs beside this process; called once, after the threads have been set."""
 
+    def open(self) -> None:  # noqa: B027
+        """Start what only rounds need, before loggers have threads; called when they are about to begin."""
+
     def close(self) -> None:  # noqa: B027
-        """End what `start` has started."""
+        """End what `start` and `open` have started."""
 
     @abstractmethod
     def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:

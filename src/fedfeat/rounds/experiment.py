@@ -137,6 +137,7 @@ class Experiment:
         Raises:
             CheckpointError: The checkpoints are damaged, or of another configuration.
         """
+        self.executor.open()
         self.server.setup(site_of(self.executor.worker, self.meter.spend))
         checkpoint = self.checkpoints.load_latest(lambda found: self.store.check(found.manifest))
         if checkpoint is None:
