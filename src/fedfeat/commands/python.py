@@ -53,8 +53,8 @@ def build(overrides: Sequence[str] = (), data: "FederatedData | None" = None) ->
     """Build an experiment without running it.
 
     Its parts are attributes: ``data``, ``server``, ``plan``, ``executor`` and others. ``begin`` and ``rounds`` go
-    through the rounds by hand; ``records`` does so as a run, with loggers and checkpoints. Who builds with an
-    executor that has processes of its own ends them: ``executor.close()``.
+    through the rounds by hand; ``records`` does so as a run, with loggers and checkpoints. Who goes through them, or
+    builds with another executor than the default, ends its processes: ``executor.close()``.
 
     Args:
         overrides: As in `run`.
