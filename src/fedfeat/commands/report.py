@@ -11,24 +11,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedfeat.commands.report_figures import AXES, FORMATS, draw
-from fedfeat.commands.report_rows import Numbers, aggregate, chosen, csv_text, measure, of_own_best, table
-from fedfeat.commands.report_text import latex, markdown, show
-from fedfeat.errors import ConfigError, UserError
+from fedfeat.commands.report_gathered import Gathered, default_axes, gather
+from fedfeat.commands.report_rows import csv_text
+from fedfeat.commands.report_text import latex, page, show
+from fedfeat.errors import UserError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.figures import MAIN_METRIC
 from fedfeat.runs.finished import Run, find_runs
-from fedfeat.runs.labels import Setting, data_sets, group_runs, label_settings, name_settings
-from fedfeat.runs.quantities import Metric, meant
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-SPREAD = "Mean ± sample standard deviation over runs; nan: a run has diverged."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,30 +45,18 @@ def report(runs: Sequence[Run], args: argparse.Namespace) -> None:
     Raises:
         ConfigError: A metric, key or share is refused.
     """
-    found = group_runs(runs)
-    naming = name_settings(found)
-    ordered = sorted(found, key=naming.order)
-    settings = dict(zip(label_settings(ordered, naming), ordered, strict=True))
-    groups = {label: setting.runs for label, setting in settings.items()}
-    metrics = [Metric.parse(text) for text in args.metric or [MAIN_METRIC]]
-    if args.share_of_best is not None and not 0 < args.share_of_best <= 1:
-        raise ConfigError.rule("--share-of-best", "lie in (0, 1]", args.share_of_best)
-    more = of_own_best(args.share_of_best)
-    numbers = measure(groups, metrics, more)
-    _check_names(args, settings, metrics, numbers)
-    rows = aggregate(groups, numbers)
-    lines, notes = table(groups, rows, metrics, more), _notes(settings, metrics, numbers, args.share_of_best)
+    found = gather(runs, args.metric, args.x or (), args.share_of_best)
     figures = dict[str, str]()
-    for axis in args.x or _default_axes(groups, metrics):
-        figures |= draw(axis, settings, naming, metrics, numbers, args.bars, args.out)
+    for axis in args.x or default_axes(found):
+        figures |= draw(axis, found.settings, found.naming, found.metrics, found.numbers, args.bars, args.out)
     texts = {
-        "report.csv": csv_text(rows, naming, settings),
-        "report.md": _page(lines, notes, figures, groups),
-        "report.tex": latex(lines, notes),
+        "report.csv": csv_text(found.rows, found.naming, found.settings),
+        "report.md": page(found, figures),
+        "report.tex": latex(found.lines, found.notes),
     }
     for name, text in texts.items():
         atomic_write_text(args.out / name, text)
-    _print(lines, notes, [args.out / name for name in (*texts, *(f"{stem}.png" for stem in figures))])
+    _print(found, [args.out / name for name in (*texts, *(f"{stem}.png" for stem in figures))])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,90 +79,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check_names(
-    args: argparse.Namespace, settings: Mapping[str, Setting], metrics: Sequence[Metric], numbers: Numbers
-) -> None:
-    """Refuse what names nothing; say of an alternative that no run has it."""
-    known = {name for runs in numbers.values() for found in runs for name in found}
-    for metric in metrics:
-        missing = [name for name in metric.quantities if name not in known]
-        if len(missing) == len(metric.quantities):
-            text = f"--metric must name something that the runs have, but it is {missing[0]!r}"
-            raise ConfigError(f"{text} ({meant(missing[0], known)}).")
-        for name in missing if args.metric else ():
-            print(f"--metric: no run has {name} ({meant(name, known)}).", file=sys.stderr)
-    keys = {name for setting in settings.values() for name in (*setting.words, *setting.values)}
-    for axis in args.x or ():
-        if axis not in AXES and axis not in keys:
-            rule = f"be {', '.join(AXES)}, a key or a group of the runs' configurations"
-            raise ConfigError(f"--x must {rule}, but it is {axis!r} ({meant(axis, keys | {*AXES})}).")
-        columns = {name for setting in settings.values() for run in setting.runs for name in run.metrics}
-        for metric in metrics if axis in AXES else ():
-            if metric.chosen(columns) is None:
-                rule = f"be a column of metrics.csv over {axis}"
-                raise ConfigError.rule("--metric", rule, metric.name)
-
-
-def _default_axes(groups: Mapping[str, Sequence[Run]], metrics: Sequence[Metric]) -> list[str]:
-    """Choose rounds and costs, for what is there in every round."""
-    columns = {name for runs in groups.values() for run in runs for name in run.metrics}
-    drawable = all(metric.chosen(columns) for metric in metrics)
-    return ["round", "bytes", "examples"] if drawable else []
-
-
-def _notes(
-    settings: Mapping[str, Setting], metrics: Sequence[Metric], numbers: Numbers, share: float | None
-) -> list[str]:
-    """Say what a reader of the table has to know: a warning above all others."""
-    notes = []
-    if len(data := data_sets(list(settings.values()))) > 1:
-        notes.append(f"Warning: these runs are on different data sets: {', '.join(data)}.")
-    for metric in metrics:
-        if metric.has_own_name:
-            by = chosen(metric, numbers)
-            arms = {
-                name: dict.fromkeys(settings[label].words["algorithm"] for label in by if by[label] == name)
-                for name in metric.quantities
-            }
-            parts = [f"{name} of {', '.join(words)}" for name, words in arms.items() if words]
-            notes.append(f"{metric.name}: {'; '.join(parts)}.")
-    if share is not None:
-        notes.append(
-            f"to_own_best/{share:g}: the first evaluated round with {share:g} of the maximum over a run's evaluated "
-            "rounds, of its federation.target_metric (without one: global/acc, else personal/acc_weighted)."
-        )
-    return [*notes, SPREAD]
-
-
-def _page(
-    lines: pd.DataFrame, notes: Sequence[str], figures: Mapping[str, str], groups: Mapping[str, Sequence[Run]]
-) -> str:
-    """Write report.md."""
-    warnings = [f"**{note}**\n" for note in notes if note.startswith("Warning")]
-    text = [*warnings, markdown(lines), *(f"{note}\n" for note in notes if f"**{note}**\n" not in warnings)]
-    text += [f"![{shown}]({stem}.png)" for stem, shown in figures.items()]
-    text += ["", "Runs:", "", *(f"- {label}: {_origins(runs)}" for label, runs in groups.items()), ""]
-    return "\n".join(text)
-
-
-def _print(lines: pd.DataFrame, notes: Sequence[str], paths: Sequence[Path]) -> None:
+def _print(found: Gathered, paths: Sequence[Path]) -> None:
     from rich.console import Console
 
     console = Console()
-    for note in notes:
-        if note.startswith("Warning"):
-            console.print(note, style="bold red", highlight=False, markup=False)
-    show(lines, console)
-    for note in notes:
-        if not note.startswith("Warning"):
-            console.print(note, highlight=False, markup=False)
+    for note in found.warnings:
+        console.print(note, style="bold red", highlight=False, markup=False)
+    show(found.lines, console)
+    for note in found.explanations:
+        console.print(note, highlight=False, markup=False)
     for path in paths:
         more = f" ({', '.join(form for form in FORMATS if form != 'png')})" if path.suffix == ".png" else ""
         console.print(f"{path}{more}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _origins(runs: Sequence[Run]) -> str:
-    return ", ".join(f"seed {run.summary['seed']} (`{run.path}`)" for run in runs)
 
 
 def _exit(sentence: str) -> None:

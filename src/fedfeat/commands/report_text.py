@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedfeat.commands.report_gathered import Gathered
+from fedfeat.runs.finished import Run
 from fedfeat.runs.text import markdown_table
 
 if TYPE_CHECKING:
@@ -27,6 +29,15 @@ _FRAME = 3  # a column's blanks and its line
 def markdown(lines: pd.DataFrame) -> str:
     """Write a table in Markdown."""
     return markdown_table([*lines], lines.replace(r"\|", r"\\|", regex=True).to_numpy().tolist())
+
+
+def page(found: Gathered, figures: Mapping[str, str]) -> str:
+    """Write report.md: table, notes, figures (file names without ending, with what they show) and runs."""
+    text = [*(f"**{note}**\n" for note in found.warnings), markdown(found.lines)]
+    text += [f"{note}\n" for note in found.explanations]
+    text += [f"![{shown}]({stem}.png)" for stem, shown in figures.items()]
+    text += ["", "Runs:", "", *(f"- {label}: {_origins(runs)}" for label, runs in found.groups.items()), ""]
+    return "\n".join(text)
 
 
 def latex(lines: pd.DataFrame, notes: Sequence[str]) -> str:
@@ -100,3 +111,7 @@ def _broken(text: str) -> str:
 
 def _escaped(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _origins(runs: Sequence[Run]) -> str:
+    return ", ".join(f"seed {run.summary['seed']} (`{run.path}`)" for run in runs)
