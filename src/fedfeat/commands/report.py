@@ -45,7 +45,7 @@ def report(runs: Sequence[Run], args: argparse.Namespace) -> None:
     Raises:
         ConfigError: A metric, key or share is refused.
     """
-    found = gather(runs, args.metric, args.x or (), args.share_of_best)
+    found = gather(runs, args.metric, args.x or (), args.share_of_best, args.against)
     figures = dict[str, str]()
     for axis in args.x or default_axes(found):
         figures |= draw(axis, found.settings, found.naming, found.metrics, found.numbers, args.bars, args.out)
@@ -75,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bars", action="store_true", help="bars for numbers too, over a key")
     share = "also what it took to come to this share of a run's own best, e.g. 0.95"
     parser.add_argument("--share-of-best", type=float, metavar="SHARE", help=share)
+    against = (
+        "the method that others are compared with, by its name there (fedavg, else that of most settings)"
+    )
+    parser.add_argument("--against", metavar="METHOD", help=against)
     parser.add_argument("--out", type=Path, default=Path("logs/report"), help="where to write (%(default)s)")
     return parser
 
@@ -88,6 +92,13 @@ def _print(found: Gathered, paths: Sequence[Path]) -> None:
     show(found.lines, console)
     for note in found.explanations:
         console.print(note, highlight=False, markup=False)
+    if found.compared is not None:
+        console.print(f"\n{found.compared.heading}", style="bold", highlight=False, markup=False)
+        for lines in (found.compared.pair_lines(), found.compared.rank_lines()):
+            if len(lines):
+                show(lines, console)
+        for note in found.compared.notes:
+            console.print(note, highlight=False, markup=False)
     for path in paths:
         more = f" ({', '.join(form for form in FORMATS if form != 'png')})" if path.suffix == ".png" else ""
         console.print(f"{path}{more}", soft_wrap=True, highlight=False, markup=False)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedfeat.commands.report_compared import Compared, compare
 from fedfeat.commands.report_figures import AXES
 from fedfeat.commands.report_rows import Numbers, aggregate, chosen, measure, of_own_best, table
 from fedfeat.errors import ConfigError
@@ -41,6 +42,7 @@ class Gathered:
         lines: The table as text.
         warnings: Sentences that stand above the table.
         explanations: What a reader of the table has to know besides.
+        compared: The methods beside each other, by the first metric; None where there are no two in a setting.
     """
 
     settings: Mapping[str, Setting]
@@ -51,6 +53,7 @@ class Gathered:
     lines: pd.DataFrame
     warnings: Sequence[str]
     explanations: Sequence[str]
+    compared: Compared | None
 
     @property
     def notes(self) -> list[str]:
@@ -73,6 +76,7 @@ def gather(
     asked: Sequence[str] | None = None,
     axes: Collection[str] = (),
     share: float | None = None,
+    against: str | None = None,
 ) -> Gathered:
     """Read what a report shows from finished runs.
 
@@ -81,6 +85,7 @@ def gather(
         asked: Metrics as ``--metric`` takes them.
         axes: Axes as ``--x`` takes them.
         share: Share of a run's own best, as ``--share-of-best`` takes it.
+        against: The method that others are compared with, as ``--against`` takes it.
 
     Raises:
         ConfigError: A metric, key or share is refused.
@@ -99,7 +104,8 @@ def gather(
     rows = aggregate(groups, numbers)
     lines = table(groups, rows, metrics, more)
     said = _warnings(settings), _explanations(settings, metrics, numbers, share)
-    gathered = Gathered(settings, naming, metrics, numbers, rows, lines, *said)
+    compared = compare(settings, naming, metrics[0], numbers, against)
+    gathered = Gathered(settings, naming, metrics, numbers, rows, lines, *said, compared)
     _check_axes(axes, gathered)
     return gathered
 

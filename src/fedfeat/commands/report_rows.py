@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fedfeat.runs.finished import Run
@@ -118,7 +119,7 @@ def _cell(row: pd.Series | None, num_runs: int) -> str:
     """Write ``mean ± std``, and the published number and the number of runs where they say something."""
     if row is None:
         return "-"
-    write = format_bytes if row.name[1].endswith("bytes") else _short
+    write = partial(write_number, row.name[1])
     if row.num_runs == 0:
         text = "-"
     elif row["mean"] != row["mean"]:
@@ -129,8 +130,13 @@ def _cell(row: pd.Series | None, num_runs: int) -> str:
     return text if row.num_runs == num_runs else f"{text} ({row.num_runs:.0f}/{num_runs} runs)"
 
 
+def write_number(name: str, value: float, sign: bool = False) -> str:
+    """Write a quantity: bytes with their unit, others with four digits, or those before the point from 10,000 on."""
+    text = format_bytes(value) if name.endswith("bytes") else _short(value)
+    return f"+{text}" if sign and value > 0 else text
+
+
 def _short(value: float) -> str:
-    """Write four digits, and those before the point of what is counted in ten thousands."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e8 else f"{value:.4g}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedfeat.commands.report_compared import Compared
 from fedfeat.commands.report_gathered import Gathered
 from fedfeat.runs.finished import Run
 from fedfeat.runs.text import markdown_table
@@ -35,6 +36,7 @@ def page(found: Gathered, figures: Mapping[str, str]) -> str:
     """Write report.md: table, notes, figures (file names without ending, with what they show) and runs."""
     text = [*(f"**{note}**\n" for note in found.warnings), markdown(found.lines)]
     text += [f"{note}\n" for note in found.explanations]
+    text += _comparison(found.compared)
     text += [f"![{shown}]({stem}.png)" for stem, shown in figures.items()]
     text += ["", "Runs:", "", *(f"- {label}: {_origins(runs)}" for label, runs in found.groups.items()), ""]
     return "\n".join(text)
@@ -111,6 +113,14 @@ def _broken(text: str) -> str:
 
 def _escaped(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _comparison(compared: Compared | None) -> list[str]:
+    if compared is None:
+        return []
+    tables = [compared.pair_lines(), compared.rank_lines()]
+    text = [f"## {compared.heading}\n", *(markdown(lines) for lines in tables if len(lines))]
+    return [*text, *(f"{note}\n" for note in compared.notes)]
 
 
 def _origins(runs: Sequence[Run]) -> str:

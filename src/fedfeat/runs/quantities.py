@@ -26,6 +26,7 @@ COSTS = {
 _LAST = re.compile(r"last([1-9]\d*)/(.+)")
 _OWN_BEST = re.compile(rf"to_own_best/(0?\.\d+|1(?:\.0*)?)/({'|'.join(COSTS)})")
 _WITHIN = re.compile(rf"within/({'|'.join(COSTS)})/(\d[\d.e+]*)/(.+)")
+_LESS = re.compile(rf"loss|distance|failed|(_std|_s|bytes|flops|{'|'.join(COSTS)})$")
 
 
 class Metric(NamedTuple):
@@ -111,6 +112,11 @@ def share_of_best(run: Run, share: float) -> dict[str, float]:
         return dict.fromkeys(columns, float("nan")) if not_finite_since(run.metrics, name) is not None else {}
     at = int(np.argmax(finite & (values >= share * values[finite].max())))
     return {cost: float(run.metrics[column].iloc[at]) for cost, column in columns.items()}
+
+
+def more_is_better(name: str) -> bool:
+    """Whether a method is better by more of a quantity: not by losses, distances, spreads and what something costs."""
+    return not _LESS.search(name.rpartition("/")[2])
 
 
 def is_computed(name: str) -> bool:
