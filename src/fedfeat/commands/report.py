@@ -18,7 +18,7 @@ from fedfeat.commands.report_figures import AXES, FORMATS, draw
 from fedfeat.commands.report_gathered import Gathered, default_axes, gather
 from fedfeat.commands.report_rows import csv_text
 from fedfeat.commands.report_text import latex, page, show
-from fedfeat.errors import UserError
+from fedfeat.errors import ConfigError, UserError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.figures import MAIN_METRIC
 from fedfeat.runs.finished import Run, find_runs
@@ -46,7 +46,7 @@ def report(runs: Sequence[Run], args: argparse.Namespace) -> None:
         ConfigError: A metric, key or share is refused.
     """
     found = gather(runs, args.metric, args.x or (), args.share_of_best, args.against)
-    figures = dict[str, str]()
+    figures, page_path = dict[str, str](), _page_path(args)
     for axis in args.x or default_axes(found):
         figures |= draw(axis, found.settings, found.naming, found.metrics, found.numbers, args.bars, args.out)
     texts = {
@@ -54,9 +54,33 @@ def report(runs: Sequence[Run], args: argparse.Namespace) -> None:
         "report.md": page(found, figures),
         "report.tex": latex(found.lines, found.notes),
     }
-    for name, text in texts.items():
-        atomic_write_text(args.out / name, text)
-    _print(found, [args.out / name for name in (*texts, *(f"{stem}.png" for stem in figures))])
+    paths = [args.out / name for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        atomic_write_text(path, text)
+    if page_path is not None:
+        from fedfeat.commands.report_html import html
+
+        # Curves over rounds and costs are drawn by the page itself.
+        over = {stem: shown for stem, shown in figures.items() if stem.startswith("over_")}
+        atomic_write_text(
+            page_path, html(found, {args.out / f"{stem}.svg": shown for stem, shown in over.items()})
+        )
+        paths.append(page_path)
+    _print(found, [*paths, *(args.out / f"{stem}.png" for stem in figures)])
+
+
+def _page_path(args: argparse.Namespace) -> Path | None:
+    """Give where the page goes; None where none is asked for.
+
+    Raises:
+        ConfigError: It is a folder.
+    """
+    if args.html is None:
+        return None
+    path = args.out / "report.html" if args.html == "" else Path(args.html)
+    if path.is_dir():
+        raise ConfigError.rule("--html", "be a file, behind the folders of the runs", args.html)
+    return path
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +103,8 @@ def _parser() -> argparse.ArgumentParser:
         "the method that others are compared with, by its name there (fedavg, else that of most settings)"
     )
     parser.add_argument("--against", metavar="METHOD", help=against)
+    page = "also write one HTML page that needs no other file (report.html beside the others)"
+    parser.add_argument("--html", nargs="?", const="", metavar="FILE", help=page)
     parser.add_argument("--out", type=Path, default=Path("logs/report"), help="where to write (%(default)s)")
     return parser
 

@@ -1,0 +1,212 @@
+"""A report as one HTML page that needs nothing else: style, script, data and pictures are in it.
+
+The page's own script and style are named in its Content-Security-Policy by their digests, and nothing may be loaded.
+Whatever comes from runs is escaped: by Jinja in text, as JSON without ``<`` for the script, which writes text alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedfeat.commands.report_compared import Compared
+from fedfeat.commands.report_details import (
+    alignments,
+    curves,
+    data_facts,
+    differing,
+    distributions,
+    splits,
+)
+from fedfeat.commands.report_gathered import Gathered
+from fedfeat.commands.report_rows import write_number
+from fedfeat.runs.directory import git_commit, versions
+from fedfeat.runs.figures import PALETTE
+
+_FOLDER = Path(__file__).parent / "page"
+_SCRIPTS = ("tables.js", "curves.js", "cells.js", "clients.js", "start.js")
+_FINGERPRINTS = ("examples", "split")
+
+
+class Cell(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        text: What stands in it.
+        value: What it is sorted by where that is a number.
+        whole: What the text is short for.
+    """
+
+    text: str
+    value: float | None = None
+    whole: str = ""
+
+
+class Table(NamedTuple):
+    """A table that sorts.
+
+    Attributes:
+        name: Its caption.
+        head: Names of the columns.
+        rows: The cells.
+    """
+
+    name: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+def html(found: Gathered, pictures: Mapping[Path, str]) -> str:
+    """Write the page.
+
+    Args:
+        found: What the report shows.
+        pictures: SVG files to put in, with what they show.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    style = (_FOLDER / "style.css").read_text(encoding="utf-8")
+    parts = {
+        "curves": curves(found),
+        "splits": splits(found),
+        "clients": distributions(found),
+        "maps": alignments(found),
+    }
+    keys, values = differing(found)
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    # Settings keep the order of the table.
+    environment.policies["json.dumps_kwargs"] = {
+        "sort_keys": False,
+        "allow_nan": False,
+        "separators": (",", ":"),
+    }
+    return environment.get_template("page.html").render(
+        found=found,
+        num_runs=sum(map(len, found.groups.values())),
+        policy=_policy(script, style),
+        script=script,
+        style=style,
+        data=parts | {"palette": PALETTE},
+        main=_main(found),
+        pairs=_pairs(found.compared),
+        ranks=_ranks(found.compared),
+        published=_published(found),
+        differing=_differing([*found.settings], keys, values),
+        provenance=_provenance(found),
+        pictures={shown: _embedded(path) for path, shown in pictures.items()},
+        maker=f"fedfeat {versions()['fedfeat']}, commit {git_commit() or 'unknown'}",
+    )
+
+
+def _policy(script: str, style: str) -> str:
+    allowed = {"script-src": script, "style-src": style}
+    hashed = [
+        f"{kind} 'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for kind, text in allowed.items()
+    ]
+    return "; ".join(
+        ["default-src 'none'", *hashed, "img-src data:", "base-uri 'none'", "form-action 'none'"]
+    )
+
+
+def _main(found: Gathered) -> Table:
+    rows = []
+    for line in found.lines.itertuples(index=False):
+        cells = [Cell(line[0]), Cell(line[1], float(line[1]))]
+        for name, text in zip(found.lines.columns[2:], line[2:], strict=True):
+            key = (line[0], name)
+            cells.append(
+                Cell(text, _finite(found.rows.loc[key, "mean"]) if key in found.rows.index else None)
+            )
+        rows.append(cells)
+    return Table("Settings: mean ± standard deviation over runs", [*found.lines.columns], rows)
+
+
+def _pairs(compared: Compared | None) -> Table | None:
+    if compared is None or not compared.pairs:
+        return None
+    lines, rows = compared.pair_lines(), []
+    for pair, line in zip(compared.pairs, lines.itertuples(index=False), strict=True):
+        low, mean = _finite(pair.interval.low), _finite(pair.interval.mean)
+        numbers = [mean, low, pair.ahead / pair.interval.num_seeds]
+        words = [Cell(text) for text in line[:-3]]
+        rows.append([*words, *(Cell(text, value) for text, value in zip(line[-3:], numbers, strict=True))])
+    return Table("Differences, paired by seed", [*lines.columns], rows)
+
+
+def _ranks(compared: Compared | None) -> Table | None:
+    if compared is None or not compared.ranks:
+        return None
+    lines = compared.rank_lines()
+    rows = [
+        [Cell(line[0]), Cell(line[1], rank.mean), *(Cell(text, rank.p_value) for text in line[2:])]
+        for rank, line in zip(compared.ranks, lines.itertuples(index=False), strict=True)
+    ]
+    return Table("Mean ranks over settings", [*lines.columns], rows)
+
+
+def _published(found: Gathered) -> Table | None:
+    rows = []
+    for (label, name), row in found.rows[found.rows.published.notna()].iterrows():
+        numbers = [row.published, row["mean"], row["std"], row.difference]
+        texts = [
+            "-" if math.isnan(number) else write_number(name, number, sign=at == 3)
+            for at, number in enumerate(numbers)
+        ]
+        cells = [Cell(text, _finite(number)) for text, number in zip(texts, numbers, strict=True)]
+        rows.append([Cell(label), Cell(name), *cells, Cell(f"{row.num_runs:.0f}", row.num_runs)])
+    head = ["setting", "quantity", "published", "measured", "std", "difference", "runs"]
+    return Table("Published against measured", head, rows) if rows else None
+
+
+def _differing(labels: Sequence[str], keys: Sequence[str], values: Sequence[Sequence[str]]) -> Table | None:
+    """Lay out as few columns as there are settings or keys."""
+    if not keys:
+        return None
+    head, names, rows = ["key", *labels], keys, values
+    if len(keys) < len(labels):
+        head, names, rows = ["setting", *keys], labels, [*zip(*values, strict=True)]
+    cells = [[Cell(name), *map(Cell, row)] for name, row in zip(names, rows, strict=True)]
+    return Table("Keys of the configuration in which settings differ", head, cells)
+
+
+def _provenance(found: Gathered) -> Table:
+    """List every run with what made it; digests are short, whole on hovering and in the page's source."""
+    rows = []
+    for label, setting in found.settings.items():
+        for run in setting.runs:
+            made = run.summary.get("versions")
+            packages = made if isinstance(made, dict) else {}
+            prints = data_facts(run).get("fingerprint")
+            digests = [*map(str, prints or ()), "", ""][: len(_FINGERPRINTS)]
+            kept = [
+                str(run.summary.get(key) or "") for key in ("git_commit", "config_sha256", "weights_sha256")
+            ]
+            texts = [_digest(text) for text in (kept[0], *digests, *kept[1:])]
+            seconds = run.summary.get("seconds")
+            took = Cell(f"{seconds:.0f}", seconds) if isinstance(seconds, int | float) else Cell("")
+            written = ", ".join(f"{name} {version}" for name, version in packages.items())
+            seed = Cell(str(run.summary["seed"]), _finite(run.summary["seed"]))
+            rows.append([Cell(label), seed, *texts, took, Cell(written), Cell(str(run.path))])
+    head = ["setting", "seed", "commit", *_FINGERPRINTS, "configuration", "weights", "seconds"]
+    return Table("Runs", [*head, "versions", "directory"], rows)
+
+
+def _digest(text: str) -> Cell:
+    ending = "-dirty" if text.endswith("-dirty") else ""
+    return Cell(text[:10] + ending if len(text) > 16 else text, whole=text)
+
+
+def _embedded(path: Path) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
