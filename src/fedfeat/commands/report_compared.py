@@ -108,7 +108,8 @@ def compare(
         return None
     together = [*dict.fromkeys(method for found in table.values() for method in found)]
     often = {method: sum(method in found for found in table.values()) for method in together}
-    other = against or (_DEFAULT if _DEFAULT in often else max(often, key=lambda method: often[method]))
+    default = next((method for method in together if method.split(", ")[0] == _DEFAULT), None)
+    other = against or default or max(often, key=lambda method: often[method])
     high = more_is_better(metric.quantities[0])
     found = pairs(table, other, high)
     means = complete(table)

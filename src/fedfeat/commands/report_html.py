@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,6 +79,7 @@ def html(found: Gathered, pictures: Mapping[Path, str]) -> str:
         "maps": alignments(found),
     }
     keys, values = differing(found)
+    provenance, made_by = _provenance(found)
     environment = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -99,7 +101,8 @@ def html(found: Gathered, pictures: Mapping[Path, str]) -> str:
         ranks=_ranks(found.compared),
         published=_published(found),
         differing=_differing([*found.settings], keys, values),
-        provenance=_provenance(found),
+        provenance=provenance,
+        made_by=made_by,
         pictures={shown: _embedded(path) for path, shown in pictures.items()},
         maker=f"fedfeat {versions()['fedfeat']}, commit {git_commit() or 'unknown'}",
     )
@@ -177,29 +180,34 @@ def _differing(labels: Sequence[str], keys: Sequence[str], values: Sequence[Sequ
     return Table("Keys of the configuration in which settings differ", head, cells)
 
 
-def _provenance(found: Gathered) -> Table:
-    """List every run with what made it; digests are short, whole on hovering and in the page's source."""
-    rows = []
-    for label, setting in found.settings.items():
-        for run in setting.runs:
-            made = run.summary.get("versions")
-            packages = made if isinstance(made, dict) else {}
-            prints = data_facts(run).get("fingerprint")
-            digests = [*map(str, prints or ()), "", ""][: len(_FINGERPRINTS)]
-            kept = [
-                str(run.summary.get(key) or "") for key in ("git_commit", "config_sha256", "weights_sha256")
-            ]
-            texts = [_digest(text) for text in (kept[0], *digests, *kept[1:])]
-            seconds = run.summary.get("seconds")
-            took = Cell(f"{seconds:.0f}", seconds) if isinstance(seconds, int | float) else Cell("")
-            written = ", ".join(f"{name} {version}" for name, version in packages.items())
-            seed = Cell(str(run.summary["seed"]), _finite(run.summary["seed"]))
-            rows.append([Cell(label), seed, *texts, took, Cell(written), Cell(str(run.path))])
+def _provenance(found: Gathered) -> tuple[Table, list[str]]:
+    """List every run with what made it; what all have in common is said once, in sentences."""
+    runs = [(label, run) for label, setting in found.settings.items() for run in setting.runs]
+    packages = [made if isinstance(made := run.summary.get("versions"), dict) else {} for _, run in runs]
+    common = {k: v for k, v in packages[0].items() if all(one.get(k) == v for one in packages)}
+    root = os.path.commonpath([run.path.resolve().parent for _, run in runs])
+    rows, differ = [], any(one.keys() - common.keys() for one in packages)
+    for (label, run), made in zip(runs, packages, strict=True):
+        prints = data_facts(run).get("fingerprint")
+        digests = [*(prints if isinstance(prints, list) else ()), "", ""][: len(_FINGERPRINTS)]
+        kept = [run.summary.get(key) for key in ("git_commit", "config_sha256", "weights_sha256")]
+        seed, seconds = run.summary["seed"], _finite(run.summary.get("seconds"))
+        cells = [Cell(label), Cell(str(seed), _finite(seed)), *map(_digest, (kept[0], *digests, *kept[1:]))]
+        cells.append(Cell("" if seconds is None else f"{seconds:.0f}", seconds))
+        other = ", ".join(f"{name} {version}" for name, version in made.items() if name not in common)
+        cells += [Cell(other)] if differ else []
+        rows.append([*cells, Cell(os.path.relpath(run.path.resolve(), root))])
     head = ["setting", "seed", "commit", *_FINGERPRINTS, "configuration", "weights", "seconds"]
-    return Table("Runs", [*head, "versions", "directory"], rows)
+    notes = [f"Directories are those below {root}."]
+    if common:
+        versions_text = ", ".join(f"{name} {version}" for name, version in common.items())
+        notes.append(f"Of all runs: {versions_text}.")
+    return Table("Runs", [*head, *(["versions"] if differ else []), "directory"], rows), notes
 
 
-def _digest(text: str) -> Cell:
+def _digest(digest: Any) -> Cell:
+    """Shorten a digest; the whole is there on hovering."""
+    text = str(digest or "")
     ending = "-dirty" if text.endswith("-dirty") else ""
     return Cell(text[:10] + ending if len(text) > 16 else text, whole=text)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from report_runs import make_run
 
 from fedfeat.commands.report import main
 from fedfeat.commands.report_figures import along
@@ -18,34 +19,6 @@ from fedfeat.runs.quantities import Metric
 
 ONE_FIGURE = ("--x", "algorithm")
 """Drawn quickly, for tests of something else."""
-
-
-def make_run(path, seed=0, algorithm="fedavg", acc=0.5, reached=3, published=None, finished=True, **config):
-    path.mkdir(parents=True)
-    settings = {
-        "seed": seed,
-        "name": f"run-{seed}",
-        "partition": {"seed": seed, "alpha": 0.5},
-        "algorithm": {"name": algorithm, "client": {"_target_": f"x.{algorithm}"}},
-        "paths": {"run": str(path)},
-        "cache": f"{path}/cache",
-        **config,
-    }
-    if published:
-        settings["published"] = published
-    (path / "config.yaml").write_text(yaml.safe_dump(settings))
-    header = "round,cohort_size,global/acc,comm/total_bytes,compute/examples,time/total_s\n"
-    lines = [f"{i},2,{acc * i / 4},{i * 1000},{i * 20},{i * 0.5}\n" for i in range(5)]
-    (path / "metrics.csv").write_text(header + "".join(lines))
-    cost = (
-        {"rounds": reached, "bytes": reached * 1000, "examples": 20 * reached, "seconds": 1.0}
-        if reached
-        else None
-    )
-    summary = {"seed": seed, "algorithm": algorithm, "final": {"global/acc": acc}, "to_target": {"0.3": cost}}
-    if finished:
-        (path / "summary.json").write_text(json.dumps(summary))
-    return path
 
 
 METRIC = [Metric.parse("global/acc")]
@@ -283,7 +256,9 @@ def test_a_sweep_over_a_key_and_an_arm_without_it(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "0.5 of the maximum over a run's evaluated" in " ".join(shown.split())
     order = [
-        line.split("|")[1].strip() for line in (out / "report.md").read_text().splitlines() if "| fed" in line
+        line.split("|")[1].strip()
+        for line in (out / "report.md").read_text().split("## ")[0].splitlines()
+        if "| fed" in line
     ]
     assert order == ["fed2, structure.depth=2", "fed2, structure.depth=10", "fedavg"]
 

@@ -72,6 +72,7 @@ class Curves {
     for (const range of Object.values(this.range)) if (range[0] === range[1]) { range[0] -= 0.5; range[1] += 0.5; }
     this.picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.picture.replaceChildren(...this.frame(width, height), ...shown.flatMap((one) => this.curve(one)));
+    this.picture.classList.toggle("crowded", shown.length > 5);
     this.mark = shape("g", { class: "cursor" });
     this.picture.append(this.mark);
     this.drawn = shown;

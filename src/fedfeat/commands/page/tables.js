@@ -58,11 +58,12 @@ function sortBy(table, column, down) {
 
 // A name may be broken behind dots, slashes and underscores, and only there.
 function breakable(text) {
-  return text.split(/(?<=[./_])/).flatMap((part, at) => (at ? [make("wbr"), part] : [part]));
+  return text.split(/(?<=[./_,])(?=[A-Za-z_])/).flatMap((part, at) => (at ? [make("wbr"), part] : [part]));
 }
 
 function makeSortable(table) {
-  for (const row of table.tBodies[0].rows) row.cells[0].replaceChildren(...breakable(row.cells[0].textContent));
+  const words = table.classList.contains("many") ? "th, td" : "th";
+  for (const cell of table.tBodies[0].querySelectorAll(words)) cell.replaceChildren(...breakable(cell.textContent));
   [...table.tHead.rows[0].cells].forEach((cell, column) => {
     const button = make("button", { type: "button" }, ...breakable(cell.textContent));
     cell.replaceChildren(button);

@@ -1,0 +1,103 @@
+"""The comparison in a report: what counts as a method and what as a setting, in Markdown and on the terminal."""
+
+import pytest
+from report_runs import make_run
+
+from fedfeat.commands.report import main
+from fedfeat.commands.report_gathered import gather
+from fedfeat.runs.finished import find_runs
+
+PLAIN = ("--x", "algorithm")
+
+
+def make_all(folder, methods, settings=("iid",), seeds=(0, 1, 2)):
+    """Runs of methods (name to accuracy, growing with the seed) on partitions."""
+    for setting in settings:
+        for method, acc in methods.items():
+            for seed in seeds:
+                partition = {"seed": seed, "_target_": f"x.{setting}"}
+                place = folder / f"{setting}-{method}-{seed}"
+                make_run(place, seed, method, acc=acc + 0.1 * seed, partition=partition)
+
+
+def compared(folder, against=None):
+    return gather(find_runs([folder])[0], against=against).compared
+
+
+def test_markdown_and_terminal_have_the_same_table(tmp_path, capsys):
+    """0.6, 0.7, 0.8 against 0.5, 0.6, 0.7: 0.1 ahead in each of three seeds."""
+    make_all(tmp_path / "in", {"fedavg": 0.5, "fed2": 0.6})
+    main([str(tmp_path / "in"), *PLAIN, "--out", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "## Methods compared by global/acc\n" in text
+    assert "| method | less fedavg | 95% interval | better in |" in text
+    assert "| fed2 | +0.1 | [+0.1, +0.1] | 3 of 3 seeds |" in text
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "│ fed2 │ +0.1 │ [+0.1, +0.1] │ 3 of 3 seeds │" in shown
+    sentence = "Ranks over settings need at least two settings in which all methods ran; there is 1."
+    assert sentence in text
+    assert sentence in shown
+
+
+def test_too_few_seeds_are_refused_in_a_sentence(tmp_path):
+    make_all(tmp_path, {"fedavg": 0.5, "fed2": 0.6}, seeds=(0, 1))
+    found = compared(tmp_path)
+    assert found.pair_lines()["95% interval"].tolist() == ["-"]
+    assert (
+        "No interval is given of fewer than 3 common seeds: none of these pairs has as many." in found.notes
+    )
+
+
+def test_too_few_settings_are_refused_in_a_sentence_and_six_are_enough(tmp_path):
+    make_all(tmp_path / "few", {"fedavg": 0.5, "fed2": 0.6}, [f"p{i}" for i in range(3)], seeds=(0,))
+    few = compared(tmp_path / "few")
+    assert few.rank_lines().to_numpy().tolist() == [["fed2", "1.00"], ["fedavg", "2.00"]]
+    assert few.notes[-1] == (
+        "No significance is given: with 3 settings and 2 methods the smallest p that the test can have is 0.25, "
+        "above 0.05."
+    )
+    make_all(tmp_path / "six", {"fedavg": 0.5, "fed2": 0.6}, [f"p{i}" for i in range(6)], seeds=(0,))
+    six = compared(tmp_path / "six")
+    assert six.rank_lines().to_numpy().tolist() == [["fed2", "1.00", "0.031"], ["fedavg", "2.00", "-"]]
+    assert "Wilcoxon's signed-rank test" in six.notes[-1]
+
+
+def test_keys_of_the_method_belong_to_it_and_others_to_the_setting(tmp_path):
+    """One depth each: the method is fed2 alone. Two depths in a setting: they are two methods."""
+    for alpha in (0.1, 0.5):
+        partition = {"alpha": alpha}
+        make_run(tmp_path / f"a{alpha}", 0, "fedavg", partition=partition)
+        make_run(tmp_path / f"b{alpha}", 0, "fed2", partition=partition, structure={"depth": int(alpha * 10)})
+    one = compared(tmp_path)
+    assert [(pair.setting, pair.method) for pair in one.pairs] == [
+        ("partition.alpha=0.1", "fed2"),
+        ("partition.alpha=0.5", "fed2"),
+    ]
+    make_run(tmp_path / "c", 0, "fed2", partition={"alpha": 0.1}, structure={"depth": 7})
+    two = compared(tmp_path)
+    assert {pair.method for pair in two.pairs} == {f"fed2, structure.depth={depth}" for depth in (1, 5, 7)}
+
+
+def test_against_chooses_the_other_and_what_is_none_is_refused(tmp_path, capsys):
+    make_all(tmp_path / "in", {"fedavg": 0.5, "fed2": 0.6, "moon": 0.4})
+    assert compared(tmp_path / "in", "moon").against == "moon"
+    assert {pair.method for pair in compared(tmp_path / "in", "moon").pairs} == {"fedavg", "fed2"}
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path / "in"), "--against", "mon", "--out", str(tmp_path / "out")])
+    assert capsys.readouterr().err == (
+        "fedfeat-report: --against must be a method of the comparison, but it is 'mon' (did you mean moon?).\n"
+    )
+
+
+def test_where_no_setting_has_two_methods_nothing_is_compared(tmp_path):
+    make_all(tmp_path, {"fed2": 0.5}, ["p1", "p2"])
+    assert compared(tmp_path) is None
+
+
+@pytest.mark.parametrize(("name", "ahead"), [("to_target/0.3/rounds", 1), ("global/acc", 2)])
+def test_less_is_better_of_costs(tmp_path, name, ahead):
+    for seed, (ours, theirs) in enumerate([(2, 3), (4, 3), (5, 3)]):
+        make_run(tmp_path / f"a{seed}", seed, "fedavg", acc=0.5, reached=theirs)
+        make_run(tmp_path / f"b{seed}", seed, "fed2", acc=0.4 + 0.1 * seed + 0.05, reached=ours)
+    (pair,) = gather(find_runs([tmp_path])[0], [name]).compared.pairs
+    assert (pair.method, pair.ahead) == ("fed2", ahead)
