@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,22 @@ NO_CLASS = 255
 """A neuron without a class, in a byte."""
 _MORE_CURVES = ("global/loss", "train/loss", "align/agreement", "align/distance")
 _OF_CLIENTS = {"personal": "personal_acc", "local_pre_agg": "local_acc", "final_all": "final_acc"}
+
+
+class Facts(NamedTuple):
+    """What a run's data.json says of its data.
+
+    Attributes:
+        name: Name of the data set.
+        classes: Names of the classes.
+        counts: Training examples by client and class.
+        fingerprint: Digests of examples and split.
+    """
+
+    name: str = ""
+    classes: Sequence[str] = ()
+    counts: Sequence[Sequence[int]] = ()
+    fingerprint: Sequence[str] = ()
 
 
 def curves(found: Gathered) -> dict[str, Any]:
@@ -85,12 +101,12 @@ def splits(found: Gathered) -> dict[str, Any]:
     for label, setting in found.settings.items():
         run = setting.runs[0]
         facts = data_facts(run)
-        counts = facts.get("class_counts")
-        if not isinstance(counts, list) or not counts or not all(isinstance(row, list) for row in counts):
-            continue
-        same = json.dumps([facts.get("name"), counts])
-        one = parts.setdefault(same, {"settings": [], "seed": run.summary["seed"], **_split(facts, counts)})
-        one["settings"].append(label)
+        if any(facts.counts):
+            one = parts.setdefault(
+                json.dumps([facts.name, facts.counts]),
+                {"settings": [], "seed": run.summary["seed"], **_split(facts)},
+            )
+            one["settings"].append(label)
     return {"splits": list(parts.values())[:MOST_SPLITS], "left_out": max(0, len(parts) - MOST_SPLITS)}
 
 
@@ -144,24 +160,25 @@ def differing(found: Gathered) -> tuple[list[str], list[list[str]]]:
     return [*kept], [*kept.values()]
 
 
-def data_facts(run: Run) -> Mapping[str, Any]:
-    """Give what data.json holds; nothing where it is missing or damaged."""
+def data_facts(run: Run) -> Facts:
+    """Give what data.json says; nothing of what is missing or damaged."""
     try:
-        facts = json.loads((run.path / FILE).read_text())
+        fields = json.loads((run.path / FILE).read_text())
     except (OSError, ValueError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
+        return Facts()
+    fields = fields if isinstance(fields, dict) else {}
+    counts, lists = fields.get("class_counts"), {}
+    for name in ("classes", "fingerprint"):
+        lists[name] = list(map(str, value)) if isinstance(value := fields.get(name), list) else []
+    rows = counts if isinstance(counts, list) and all(isinstance(row, list) for row in counts) else []
+    whole = all(isinstance(number, int) for row in rows for number in row)
+    return Facts(str(fields.get("name", "")), lists["classes"], rows if whole else [], lists["fingerprint"])
 
 
-def _split(facts: Mapping[str, Any], counts: Sequence[Sequence[int]]) -> dict[str, Any]:
-    rows = _spread(len(counts))
-    return {
-        "data": str(facts.get("name", "")),
-        "classes": list(map(str, facts.get("classes") or ())),
-        "clients": rows,
-        "of": len(counts),
-        "counts": [counts[row] for row in rows],
-    }
+def _split(facts: Facts) -> dict[str, Any]:
+    rows = _spread(len(facts.counts))
+    shown = {"data": facts.name, "classes": facts.classes, "clients": rows, "of": len(facts.counts)}
+    return {**shown, "counts": [facts.counts[row] for row in rows]}
 
 
 def _alignment(run: Run, path: Path) -> dict[str, Any] | None:
@@ -181,7 +198,7 @@ def _alignment(run: Run, path: Path) -> dict[str, Any] | None:
         shown = {"name": layer, "neurons": table.shape[1], "data": base64.b64encode(data).decode()}
         layers.append(shown | {"agreement": _number(found.metrics.get(f"align/agreement_{layer}"))})
     round_idx = int(path.stem.rpartition("_")[2]) if path.stem.rpartition("_")[2].isdigit() else None
-    classes = list(map(str, data_facts(run).get("classes") or ()))
+    classes = data_facts(run).classes
     agreement = _number(found.metrics.get("align/agreement"))
     shown = {"seed": run.summary["seed"], "round": round_idx, "classes": classes, "agreement": agreement}
     return shown | {"clients": [names[row] for row in rows], "of": len(names), "layers": layers}

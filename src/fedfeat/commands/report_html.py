@@ -188,8 +188,7 @@ def _provenance(found: Gathered) -> tuple[Table, list[str]]:
     root = os.path.commonpath([run.path.resolve().parent for _, run in runs])
     rows, differ = [], any(one.keys() - common.keys() for one in packages)
     for (label, run), made in zip(runs, packages, strict=True):
-        prints = data_facts(run).get("fingerprint")
-        digests = [*(prints if isinstance(prints, list) else ()), "", ""][: len(_FINGERPRINTS)]
+        digests = [*data_facts(run).fingerprint, "", ""][: len(_FINGERPRINTS)]
         kept = [run.summary.get(key) for key in ("git_commit", "config_sha256", "weights_sha256")]
         seed, seconds = run.summary["seed"], _finite(run.summary.get("seconds"))
         cells = [Cell(label), Cell(str(seed), _finite(seed)), *map(_digest, (kept[0], *digests, *kept[1:]))]
