@@ -15,7 +15,7 @@ _ENOUGH = 120.0  # seconds, on a busy machine
 
 
 class Browser:
-    """One page of a browser that is alone; `requests` and `complaints` are all that it asked for and found wrong."""
+    """One page of a browser that is alone; `requests` are what was asked for and not blocked."""
 
     def __init__(self, profile: Path) -> None:
         (down, self._out), (self._in, up) = os.pipe(), os.pipe()
@@ -31,7 +31,7 @@ class Browser:
         os.close(down)
         os.close(up)
         self._number, self._rest, self._session = 0, b"", None
-        self.requests, self.complaints = [], []
+        self.requests, self.complaints, self._urls = [], [], {}
         targets = self._wait_for_page()
         attached = self.call("Target.attachToTarget", targetId=targets, flatten=True)
         self._session = attached["sessionId"]
@@ -143,6 +143,9 @@ class Browser:
         method, params = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
+            self._urls[params["requestId"]] = params["request"]["url"]
+        elif method == "Network.loadingFailed" and params.get("blockedReason"):
+            self.requests.remove(self._urls[params["requestId"]])
         elif method == "Log.entryAdded":
             self.complaints.append(params["entry"]["text"])
         elif method == "Runtime.exceptionThrown":
