@@ -114,7 +114,11 @@ def compare(
     found = pairs(table, other, high)
     means = complete(table)
     ranked = ranks(means, other, high) if len(means) > 1 else []
-    notes = [*_of_pairs(found, table, other), *_of_ranks(ranked, len(means), len(table), other)]
+    notes = [
+        *_of_quantities(settings, chosen(metric, numbers)),
+        *_of_pairs(found, table, other),
+        *_of_ranks(ranked, len(means), len(table), other),
+    ]
     shown = metric.heading({*chosen(metric, numbers).values()})
     return Compared(f"Methods compared by {shown}", shown, other, found, ranked, notes)
 
@@ -138,6 +142,15 @@ def _by_problem(
         values = {run.summary["seed"]: found[name] for run, found in measured if name in found}
         table.setdefault(problems[label], {})[names[label]] = values
     return table
+
+
+def _of_quantities(settings: Mapping[str, Setting], picked: Mapping[str, str]) -> list[str]:
+    """Say by what methods are compared, where that is not the same for all."""
+    by = {name: dict[str, None]() for name in picked.values()}
+    for label, name in picked.items():
+        by[name][settings[label].words["algorithm"]] = None
+    parts = [f"{name} of {', '.join(methods)}" for name, methods in by.items()]
+    return [f"Not all are compared by the same quantity: {'; '.join(parts)}."] if len(by) > 1 else []
 
 
 def _of_pairs(found: Sequence[Pair], table: Mapping[str, Mapping[str, object]], against: str) -> list[str]:

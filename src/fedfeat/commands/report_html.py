@@ -60,6 +60,10 @@ class Table(NamedTuple):
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
+    def is_word(self, column: int) -> bool:
+        """Whether a column is sorted by no number."""
+        return all(row[column].value is None for row in self.rows)
+
 
 def html(found: Gathered, pictures: Mapping[Path, str]) -> str:
     """Write the page.

@@ -101,3 +101,16 @@ def test_less_is_better_of_costs(tmp_path, name, ahead):
         make_run(tmp_path / f"b{seed}", seed, "fed2", acc=0.4 + 0.1 * seed + 0.05, reached=ours)
     (pair,) = gather(find_runs([tmp_path])[0], [name]).compared.pairs
     assert (pair.method, pair.ahead) == ("fed2", ahead)
+
+
+def test_different_quantities_are_named(tmp_path):
+    """Clients that train alone have no server's model."""
+    make_run(tmp_path / "a", 0, "fedavg", acc=0.5)
+    place = make_run(tmp_path / "b", 0, "local", acc=0.7)
+    for name in ("metrics.csv", "summary.json"):
+        (place / name).write_text((place / name).read_text().replace("global/acc", "personal/acc_mean"))
+    found = compared(tmp_path)
+    assert found.notes[0] == (
+        "Not all are compared by the same quantity: global/acc of fedavg; personal/acc_mean of local."
+    )
+    assert found.pair_lines()["less fedavg"].tolist() == ["+0.2"]
