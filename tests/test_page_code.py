@@ -158,3 +158,9 @@ def test_code_of_a_page_can_be_read(page):
             tomllib.loads(body)
         else:
             assert language in ("", *SHELL), language
+
+
+def test_the_help_names_every_command_in_80_columns():
+    text = yaml.safe_load((CONFIGS / "hydra" / "default.yaml").read_text())["help"]["header"]
+    assert sorted(re.findall(r"^(fedfeat\S*) {2,}\S", text, re.MULTILINE)) == sorted(PROJECT["scripts"])
+    assert max(map(len, text.splitlines())) <= 80
