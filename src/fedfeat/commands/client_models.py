@@ -1,12 +1,18 @@
-"""The models that a checkpoint has, one after the other: the server's, and the clients' where it holds them."""
+"""The models that a run has at a round, one after the other: the server's, and the clients' where it holds them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import become
+from fedfeat.features.alignment import PART, represented
+from fedfeat.features.capture import eval_mode
 from fedfeat.rounds.experiment import Experiment
+from fedfeat.rounds.loop import Progress
 from fedfeat.runs.checkpoint import Checkpoint
 
 
@@ -27,22 +33,25 @@ def become_server(experiment: Experiment, checkpoint: Checkpoint) -> bool:
 
 
 def client_modules(
-    experiment: Experiment, checkpoint: Checkpoint, clients: Sequence[int], refit: bool
+    experiment: Experiment,
+    at: Checkpoint | Progress,
+    clients: Sequence[int] | None = None,
+    refit: bool = False,
 ) -> Iterator[tuple[int, ClientModule]]:
     """Give the module of each client, which is that client's own model until the next one is asked for.
 
     Args:
         experiment: The run, its store at the checkpoint.
-        checkpoint: The checkpoint.
-        clients: Ids of the clients.
+        at: The checkpoint; or how far `Experiment.rounds` has come.
+        clients: Ids of the clients; None is all of them.
         refit: Whether each trains first, as in the round that would follow; else it is as it is between its turns.
 
     Raises:
         ClientError: A fit failed.
     """
     worker = experiment.executor.worker
-    for client_id in clients:
-        task = _task(experiment, checkpoint, client_id)
+    for client_id in range(experiment.plan.num_clients) if clients is None else clients:
+        task = _task(experiment, at, client_id)
         module = worker.module_of(client_id, task.round_idx)
         if refit:
             worker.fit(task)
@@ -52,8 +61,28 @@ def client_modules(
         yield client_id, module
 
 
-def _task(experiment: Experiment, checkpoint: Checkpoint, client_id: int) -> Any:
-    payload = experiment.server.broadcast(checkpoint.server_state, client_id)
+def representations(experiment: Experiment, at: Checkpoint | Progress, inputs: Tensor) -> list[Tensor]:
+    """Represent inputs by the own model of every client: what its last layer reads, each (m, d_k), on the CPU.
+
+    Args:
+        experiment: As in `client_modules`.
+        at: As there.
+        inputs: As the data set stores them, (m, ...).
+    """
+    found = []
+    for _, module in client_modules(experiment, at):
+        network: Any = module.to(experiment.data.device).model
+        with eval_mode(network), torch.no_grad():
+            found.append(_represented(module, network, inputs).cpu())
+    return found
+
+
+def _represented(module: ClientModule, network: Any, inputs: Tensor) -> Tensor:
+    return represented(lambda raw: network.representation(module.laid_out(module.plain(raw))), inputs, PART)
+
+
+def _task(experiment: Experiment, at: Checkpoint | Progress, client_id: int) -> Any:
+    round_idx, state = at[:2]
+    payload = experiment.server.broadcast(state, client_id)
     num_steps = experiment.plan.full_steps(experiment.data.num_examples(client_id))
-    memory = experiment.store.get(client_id)
-    return experiment.plan.task(checkpoint.round_idx, client_id, num_steps, payload, memory)
+    return experiment.plan.task(round_idx, client_id, num_steps, payload, experiment.store.get(client_id))

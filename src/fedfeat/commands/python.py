@@ -16,6 +16,9 @@ from fedfeat.config.choices import CONFIGS, check_arm, check_choices, with_trace
 from fedfeat.config.explain import as_user_error
 
 if TYPE_CHECKING:
+    import torch
+
+    from fedfeat.commands.loading import LoadedRun
     from fedfeat.data.federated import FederatedData
     from fedfeat.rounds.experiment import Experiment
 
@@ -24,12 +27,18 @@ class Outcome(NamedTuple):
     """What a run has left behind.
 
     Attributes:
-        run_dir: Its directory; `loading.load` reads it.
+        run_dir: Its directory.
         summary: What ``summary.json`` holds: ``final``, ``to_target``, ``weights_sha256`` and so on.
     """
 
     run_dir: Path
     summary: dict[str, Any]
+
+    def load(self, device: "str | torch.device" = "cpu", trust: Sequence[str] = ()) -> "LoadedRun":
+        """Open the directory: tables, configuration and models; see `loading.load`."""
+        from fedfeat.commands.loading import load
+
+        return load(self.run_dir, device, trust)
 
 
 def run(overrides: Sequence[str] = ()) -> Outcome:
@@ -38,6 +47,7 @@ def run(overrides: Sequence[str] = ()) -> Outcome:
     Args:
         overrides: The words of the command line, such as ``"data=cifar10"``; no quotes of a shell are needed around
             brackets. A folder of one's own: ``"hydra.searchpath=[file:///its/path]"`` (``--config-dir`` there).
+            ``"logger=quiet"`` prints nothing but warnings.
 
     Returns:
         Run directory and summary. A finished run is not run again; its summary is read.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fedfeat")
 OmegaConf.register_new_resolver("directory_name", directory_name, replace=True)
+# What ``logger=quiet`` puts in the place of the console: a logger that says nothing.
+_SILENT = "fedfeat.loggers.base.RoundLogger"
 
 
 def checked(cfg: DictConfig) -> dict[str, Any]:
@@ -58,8 +60,12 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
         with suppress(OSError):  # it is missing, or holds something
             run_dir.rmdir()
         raise
+    with _spoken(config):
+        return _performed(cfg, config, run_dir)
+
+
+def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[str, Any]:
     primary = is_primary()
-    logging.basicConfig(level=logging.INFO if primary else logging.WARNING, format="%(message)s")
     rundir.check_same_config(run_dir, config)
     if primary and config["resume"] == "never" and (run_dir / "config.yaml").exists():
         raise CheckpointError(
@@ -97,6 +103,22 @@ def _noted(run_dir: Path, primary: bool) -> Iterator[None]:
             with suppress(OSError):  # the disk is full
                 atomic_write_text(path, f"{explain(error)}\n")
         raise
+
+
+@contextmanager
+def _spoken(config: dict[str, Any]) -> Iterator[None]:
+    """Print what goes on; under ``logger=quiet``, and in processes that only lend their device, warnings alone."""
+    console = (config["logger"] or {}).get("console") or {}
+    before = _log.level
+    if console.get("_target_") == _SILENT:
+        # The level is given back: the next run of this process may be one that speaks.
+        _log.setLevel(logging.WARNING)
+    else:
+        logging.basicConfig(level=logging.INFO if is_primary() else logging.WARNING, format="%(message)s")
+    try:
+        yield
+    finally:
+        _log.setLevel(before)
 
 
 def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:

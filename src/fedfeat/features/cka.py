@@ -14,6 +14,7 @@ centred kernel without its diagonal sums to minus that entry. Hence linear kerne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -55,6 +56,27 @@ def cka(k: Kernel, other: Kernel, estimator: Hsic = "biased") -> Tensor:
         estimator: See `hsic`.
     """
     return Target(other, estimator).cka(k)
+
+
+def cka_matrix(kernels: Sequence[Kernel], estimator: Hsic = "biased") -> Tensor:
+    """Compute `cka` of all pairs of kernels, (n, n), symmetric.
+
+    Args:
+        kernels: n kernels of the same instances.
+        estimator: See `hsic`.
+    """
+    found = torch.empty(len(kernels), len(kernels), dtype=torch.float64)
+    for i, kernel in enumerate(kernels):
+        target = Target(kernel, estimator)
+        for j, other in enumerate(kernels[: i + 1]):
+            found[i, j] = found[j, i] = target.cka(other)
+    return found
+
+
+def mean_of_pairs(matrix: Tensor) -> float:
+    """Average a symmetric matrix (n, n) over the pairs of two different ones; NaN of a single one."""
+    n = len(matrix)
+    return float(matrix[~torch.eye(n, dtype=torch.bool)].mean())
 
 
 class Target:

@@ -64,7 +64,8 @@ class ClassColors:
         if self.listed:
             handles = [Patch(color=self.map(number), label=name) for number, name in enumerate(self.names)]
         else:
-            bar = figure.colorbar(panels[0].images[0], ax=list(panels), label="primary class", pad=0.02)
+            drawn = [*panels[0].images, *panels[0].collections][0]
+            bar = figure.colorbar(drawn, ax=list(panels), label="primary class", pad=0.02)
             ticks = np.linspace(0, len(self.names) - 1, 6).round().astype(int)
             bar.set_ticks(ticks.tolist(), labels=[self.names[tick] for tick in ticks])
         if has_none:
