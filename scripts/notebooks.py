@@ -4,13 +4,17 @@ A notebook runs in a folder of its own, so that no run of yesterday is shown as 
 times and no paths of this machine (tests/test_notebooks.py).
 """
 
+import base64
+import io
 import os
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -32,17 +36,27 @@ def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
     (folder / "notebooks").mkdir()
     for name in READ:
         (folder / name).symlink_to(ROOT / name)
-    for name, part in {"JUPYTER_RUNTIME_DIR": "runtime", "IPYTHONDIR": "ipython"}.items():
-        os.environ[name] = str(folder / part)
+    own = {"JUPYTER_RUNTIME_DIR": str(folder / "runtime"), "IPYTHONDIR": str(folder / "ipython")}
     # Cells of shell find the commands of this environment.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    own["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     where = {"metadata": {"path": str(folder / "notebooks")}}
-    NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources=where, record_timing=False
-    ).execute()
+    # What is printed in one cell is one text, in however many parts it comes.
+    said = {"record_timing": False, "coalesce_streams": True}
+    with patch.dict(os.environ, own):
+        NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where, **said).execute()
     # The kernel says which Python it was.
     notebook.metadata["language_info"] = {"name": "python"}
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
+        if "image/png" in (data := output.get("data", {})):
+            data["image/png"] = base64.b64encode(modest(base64.b64decode(data["image/png"]))).decode()
     return notebook
+
+
+def modest(png: bytes) -> bytes:
+    """Give a picture in 128 colours, a third of the bytes: what is stored is also what a review has to load."""
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(buffer, format="png", optimize=True)
+    return min(png, buffer.getvalue(), key=len)
 
 
 def main() -> None:

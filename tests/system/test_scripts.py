@@ -35,15 +35,16 @@ def script(monkeypatch):
 
 
 def sources():
-    """Python text of all scripts and of the notebook."""
+    """Python text of all scripts and of the notebooks."""
     for path in sorted(SCRIPTS.rglob("*.py")):
         yield path.name, path.read_text(encoding="utf-8")
-    notebook = nbformat.read(ROOT / "notebooks" / "feature_alignment.ipynb", as_version=4)
-    cells = (cell.source for cell in notebook.cells if cell.cell_type == "code")
-    yield (
-        "notebook",
-        "\n".join(line for cell in cells for line in cell.splitlines() if not line.startswith("%")),
-    )
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = (cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+        python = (cell for cell in cells if not cell.startswith("%%"))
+        yield (
+            path.name,
+            "\n".join(line for cell in python for line in cell.splitlines() if not line.startswith("%")),
+        )
 
 
 @pytest.mark.parametrize(("name", "text"), [pytest.param(*one, id=one[0]) for one in sources()])

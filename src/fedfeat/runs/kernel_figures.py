@@ -37,7 +37,11 @@ def cka_maps(maps: Mapping[str, Tensor], names: Sequence[str], kind: str = "clie
         axes.set_title(title, loc="left", fontsize="medium")
         axes.set(xlabel=kind, ylabel=kind if axes is panels[0] else "")
         step = math.ceil(count / 20)
-        axes.set_xticks(range(0, count, step), names[::step], fontsize="x-small")
+        # Upright names of more than a number would touch each other.
+        turned = (
+            {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, names)) > 3 else {}
+        )
+        axes.set_xticks(range(0, count, step), names[::step], fontsize="x-small", **turned)
         axes.set_yticks(range(0, count, step), names[::step], fontsize="x-small")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)

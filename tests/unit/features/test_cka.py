@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_harness import Shapes, doubly_centred, few, normal
 
-from fedfeat.features.cka import Target, cka, hsic
+from fedfeat.features.cka import Target, cka, cka_matrix, hsic, mean_of_pairs
 from fedfeat.features.kernels import Kernel, KernelMean, kernel_of, linear_kernel, rbf_kernel
 
 ESTIMATORS = ["biased", "unbiased"]
@@ -346,3 +346,12 @@ def test_targets_refuse_as_cka_does(estimator):
     target = Target(linear_kernel(normal(5, 1)), estimator)
     with pytest.raises(ValueError, match="same instances, but they have 4 and 5"):
         target.cka(linear_kernel(torch.ones(4, 1)))
+
+
+@both
+def test_the_matrix_of_all_pairs_and_its_mean(estimator):
+    kernels = [linear_kernel(normal(6, width, seed=width)) for width in (2, 3, 9)]
+    found = cka_matrix(kernels, estimator)
+    for (i, one), (j, other) in itertools.product(enumerate(kernels), repeat=2):
+        assert float(found[i, j]) == pytest.approx(float(cka(one, other, estimator)), abs=1e-12)
+    assert mean_of_pairs(found) == pytest.approx(float(found[0, 1] + found[0, 2] + found[1, 2]) / 3)
