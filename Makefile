@@ -21,8 +21,9 @@ docs: install ## The API pages from the docstrings, then the site in site/
 	$(RUN) python scripts/api_pages.py
 	$(RUN) zensical build --strict
 
-results: install ## Tables, figures and verdicts of docs/ from the runs in results/
+results: install ## Tables, figures and verdicts of docs/, and their notebook, from the runs in results/
 	$(RUN) python scripts/results.py
+	$(RUN) python scripts/notebooks.py results
 
 bench: install ## Ratios to loops by hand, a line per workload in results/bench.jsonl (under 5 minutes)
 	OMP_NUM_THREADS=1 $(RUN) python scripts/bench.py

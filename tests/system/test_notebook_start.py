@@ -14,7 +14,7 @@ class TestAsStored(Stored):
 
 def test_the_command_line_made_the_same_run(executed):
     assert printed(executed["same"]).strip() == "the same weights, bit for bit: True"
-    accuracy = float(printed(executed["shell"]).split(",")[1])
+    accuracy = float(printed(executed["shell"]).partition(":")[2].strip(" ,\n"))
     assert printed(executed["model"]).strip() == f"by hand {accuracy:.6f}, in the table {accuracy:.6f}"
 
 

@@ -33,6 +33,7 @@ def test_nothing_heavy_is_imported_at_start():
     [
         ("none", set()),
         ("csv", {"csv"}),
+        ("quiet", {"console"}),
         ("wandb", {"wandb"}),
         ("mlflow", {"mlflow"}),
         ("comet", {"comet"}),

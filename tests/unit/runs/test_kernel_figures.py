@@ -1,5 +1,7 @@
 """Pictures of kernels draw the numbers that they are given."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -28,7 +30,7 @@ def test_labels_of_a_map_do_not_touch():
     figure = cka_maps({"": torch.eye(6)}, [f"{k} mobilenet" for k in range(6)])
     FigureCanvasAgg(figure).draw()
     places = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
-    assert not any(a.overlaps(b) for a, b in zip(places, places[1:], strict=False))
+    assert not any(a.overlaps(b) for a, b in itertools.pairwise(places))
     assert {label.get_rotation() for label in figure.axes[0].get_xticklabels()} == {45.0}
 
 
