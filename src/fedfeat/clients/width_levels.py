@@ -11,7 +11,9 @@ from fedfeat.seeding import numpy_generator
 
 _RATES = list_of(interval("(0, 1]"))
 _LEVELS = Condition(
-    lambda value: bool(value) and _RATES.holds(value), f"be {_RATES.text[3:]}, and not be empty"
+    lambda value: bool(value) and _RATES.holds(value),
+    f"be {_RATES.text[3:]}, and not be empty",
+    {**_RATES.schema, "minItems": 1},
 )
 
 

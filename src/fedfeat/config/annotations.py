@@ -9,20 +9,25 @@ from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from fedfeat.config.conditions import BOOL, Condition, list_of, one_of
+from fedfeat.config.conditions import BOOL, INTEGER, Condition, list_of, one_of
 
 HANDED_ON = "arguments"
 """A constructor's ``**arguments`` are those of its base; what becomes of a ``**name`` else is its own affair."""
 
 _PLAIN: dict[Any, Condition] = {
     bool: BOOL,
-    int: Condition(lambda value: type(value) is int, "be an integer"),
-    float: Condition(lambda value: type(value) in (int, float), "be a number"),
-    **dict.fromkeys((str, Path), Condition(lambda value: isinstance(value, str), "be a text")),
-    NoneType: Condition(lambda value: value is None, "be null"),
+    int: INTEGER,
+    float: Condition(lambda value: type(value) in (int, float), "be a number", {"type": "number"}),
+    **dict.fromkeys(
+        (str, Path), Condition(lambda value: isinstance(value, str), "be a text", {"type": "string"})
+    ),
+    NoneType: Condition(lambda value: value is None, "be null", {"type": "null"}),
 }
 _LISTS = (list, tuple, set, frozenset, Sequence, Collection, Iterable)
-_SECTION = Condition(lambda value: isinstance(value, Mapping), "be a section with keys of its own")
+_LIST = Condition(lambda value: isinstance(value, list), "be a list", {"type": "array"})
+_SECTION = Condition(
+    lambda value: isinstance(value, Mapping), "be a section with keys of its own", {"type": "object"}
+)
 _ANY = Condition(lambda value: True, "be anything")
 
 
@@ -45,7 +50,7 @@ def parameters(target: Callable[..., Any]) -> Parameters | None:
     types: dict[str, Any] = {}
     takes_more = False
     try:
-        for function, hints in _constructors(target):
+        for function, hints in constructors(target):
             found = inspect.signature(function).parameters.values()
             for one in found:
                 if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
@@ -63,12 +68,12 @@ def condition(declared: Any) -> Condition | None:
     """Give what a value of a declared type must satisfy; None where that is not known.
 
     A section that has a ``_target_`` stands for the object that is made of it, so it may be anywhere. Conditions in
-    ``Annotated`` stand in the place of the type.
+    ``Annotated`` stand in the place of the type. Schemas say nothing of such sections; `schemas.values` does.
     """
     found = _condition(declared)
     if found is None:
         return None
-    return Condition(lambda value: makes_object(value) or found.holds(value), found.text)
+    return found._replace(holds=lambda value: makes_object(value) or found.holds(value))
 
 
 def makes_object(value: Any) -> bool:
@@ -89,8 +94,8 @@ def classes_taken(declared: Any) -> bool:
     return get_origin(declared) in _LISTS and any(get_origin(one) is type for one in get_args(declared))
 
 
-def _constructors(target: Callable[..., Any]) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
-    """Go through what reads the arguments, with its types: each hands on to the next what it does not know."""
+def constructors(target: Callable[..., Any]) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
+    """Go through what reads a target's arguments, with its types: each hands on to the next what it does not know."""
     bases = inspect.getmro(target)[:-1] if inspect.isclass(target) else ()
     owners = [base for base in bases if "__init__" in vars(base)]
     if not owners:
@@ -141,6 +146,7 @@ def _both(conditions: Sequence[Condition]) -> Condition:
     return Condition(
         lambda value: all(one.holds(value) for one in conditions),
         " and ".join(one.text for one in conditions),
+        conditions[0].schema if len(conditions) == 1 else {"allOf": [one.schema for one in conditions]},
     )
 
 
@@ -150,14 +156,20 @@ def _either(conditions: Sequence[Condition | None], optional: bool) -> Condition
         return None
     words = ", or ".join(dict.fromkeys(one.text.removeprefix("be ") for one in known))
     return Condition(
-        lambda value: (optional and value is None) or any(one.holds(value) for one in known), f"be {words}"
+        lambda value: (optional and value is None) or any(one.holds(value) for one in known),
+        f"be {words}",
+        _alternatives([*(one.schema for one in known), *([_PLAIN[NoneType].schema] if optional else [])]),
     )
+
+
+def _alternatives(schemas: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
 
 
 def _list(items: Sequence[Any], of_any_length: bool) -> Condition:
     if of_any_length:
         item = condition(items[0]) if items else None
-        return list_of(item) if item else Condition(lambda value: isinstance(value, list), "be a list")
+        return list_of(item) if item else _LIST
     each = [condition(one) or _ANY for one in items]
     words = ", ".join(one.text.removeprefix("be ") for one in each)
     return Condition(
@@ -167,6 +179,12 @@ def _list(items: Sequence[Any], of_any_length: bool) -> Condition:
             and all(one.holds(part) for one, part in zip(each, value, strict=True))
         ),
         f"be a list of {words}",
+        {
+            **_LIST.schema,
+            "items": [one.schema for one in each],
+            "minItems": len(each),
+            "maxItems": len(each),
+        },
     )
 
 
@@ -176,4 +194,5 @@ def _mapping(item: Condition | None) -> Condition:
     return Condition(
         lambda value: isinstance(value, Mapping) and all(map(item.holds, value.values())),
         f"be a section in which each value must {item.text}",
+        {**_SECTION.schema, "additionalProperties": item.schema},
     )

@@ -5,20 +5,32 @@ In ``Annotated`` they say what a constructor's argument must satisfy, for exampl
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 
 class Condition(NamedTuple):
-    """A condition on a value and the words that follow ``must``."""
+    """A condition on a value, the words that follow ``must``, and the same as JSON schema, for editors.
+
+    A schema may let pass what the condition refuses, never the other way round; an empty one lets everything pass.
+    """
 
     holds: Callable[[Any], bool]
     text: str
+    schema: Mapping[str, Any] = MappingProxyType({})
+
+    def __hash__(self) -> int:  # unions of types are compared by it
+        return hash((self.holds, self.text))
 
 
 def interval(text: str) -> Condition:
     """Require a finite number in an interval, e.g. ``"(0, 1]"`` or ``"[0, inf)"``."""
     low, high = (float(end) for end in text[1:-1].split(","))
+    ends = {
+        "minimum" if text[0] == "[" else "exclusiveMinimum": low,
+        "maximum" if text[-1] == "]" else "exclusiveMaximum": high,
+    }
 
     def holds(value: Any) -> bool:
         if type(value) not in (int, float) or not math.isfinite(value):
@@ -26,12 +38,17 @@ def interval(text: str) -> Condition:
         above = value > low if text[0] == "(" else value >= low
         return bool(above and (value < high if text[-1] == ")" else value <= high))
 
-    return Condition(holds, f"be in {text}")
+    finite = {name: int(end) if end == int(end) else end for name, end in ends.items() if math.isfinite(end)}
+    return Condition(holds, f"be in {text}", {"type": "number"} | finite)
 
 
 def integer(low: int) -> Condition:
     """Require an integer of at least ``low``."""
-    return Condition(lambda value: type(value) is int and value >= low, f"be an integer of at least {low}")
+    return Condition(
+        lambda value: type(value) is int and value >= low,
+        f"be an integer of at least {low}",
+        {"type": "integer", "minimum": low},
+    )
 
 
 def one_of(*options: str | int | None) -> Condition:
@@ -40,6 +57,7 @@ def one_of(*options: str | int | None) -> Condition:
     return Condition(
         lambda value: any(type(value) is type(option) and value == option for option in options),
         f"be one of {words}",
+        {"enum": list(options)},
     )
 
 
@@ -48,11 +66,26 @@ def list_of(item: Condition) -> Condition:
     return Condition(
         lambda value: isinstance(value, list) and all(item.holds(part) for part in value),
         f"be a list in which each must {item.text}",
+        {"type": "array", "items": item.schema},
     )
 
 
-BOOL = Condition(lambda value: type(value) is bool, "be true or false")
-TEXT = Condition(lambda value: isinstance(value, str) and value != "", "be a non-empty text")
+def any_of(*conditions: Condition, text: str) -> Condition:
+    """Require one of several conditions, in words of their own."""
+    return Condition(
+        lambda value: any(one.holds(value) for one in conditions),
+        text,
+        {"anyOf": [one.schema for one in conditions]},
+    )
+
+
+INTEGER = Condition(lambda value: type(value) is int, "be an integer", {"type": "integer"})
+BOOL = Condition(lambda value: type(value) is bool, "be true or false", {"type": "boolean"})
+TEXT = Condition(
+    lambda value: isinstance(value, str) and value != "",
+    "be a non-empty text",
+    {"type": "string", "minLength": 1},
+)
 
 Number = Annotated[float, interval("(-inf, inf)")]
 Positive = Annotated[float, interval("(0, inf)")]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedfeat.config.conditions import BOOL, TEXT, Condition, integer, interval, list_of, one_of
+from fedfeat.config.conditions import BOOL, TEXT, Condition, any_of, integer, interval, list_of, one_of
 
 
 class Rule(NamedTuple):
@@ -13,23 +13,18 @@ class Rule(NamedTuple):
     optional: bool = False
 
 
-_DEVICES = Condition(
-    lambda value: (
-        value == "auto"
-        or (type(value) is int and (value == -1 or value >= 1))
-        or (isinstance(value, list) and bool(value) and all(integer(0).holds(part) for part in value))
-    ),
-    "be a number of devices, -1, auto or a list of indices",
+_INDICES = list_of(integer(0))
+_DEVICES = any_of(
+    *(integer(1), one_of("auto", -1)),
+    Condition(lambda value: bool(value) and _INDICES.holds(value), "", {**_INDICES.schema, "minItems": 1}),
+    text="be a number of devices, -1, auto or a list of indices",
 )
 # The values of Lightning's Trainer(precision=...); written out because importing it imports torch.
 _PRECISION = one_of(
     *("transformer-engine", "transformer-engine-float16", "16-true", "16-mixed", "bf16-true", "bf16-mixed"),
     *("32-true", "64-true", "64", "32", "16", "bf16", 64, 32, 16),
 )
-_BATCHES = Condition(
-    lambda value: integer(1).holds(value) or (type(value) is float and 0 < value <= 1),
-    "be a number of batches or a share of them in (0, 1]",
-)
+_BATCHES = any_of(integer(1), interval("(0, 1]"), text="be a number of batches or a share of them in (0, 1]")
 _POSITIVE = interval("(0, inf)")
 _SHARE = interval("[0, 1)")
 _SWITCHES = (
@@ -120,7 +115,7 @@ RULES = (
     Rule("logger.wandb.mode", one_of("online", "offline", "shared", "disabled")),
     *(Rule(f"trainer.{name}", BOOL) for name in _SWITCHES),
     *(
-        Rule(f"trainer.{name}", Condition(lambda _: False, f"be left to {owner}"))
+        Rule(f"trainer.{name}", Condition(lambda _: False, f"be left to {owner}", {"not": {}}))
         for owner, names in _OWNED.items()
         for name in names
     ),

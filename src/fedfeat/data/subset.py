@@ -5,13 +5,13 @@ from typing import Annotated
 
 import numpy as np
 
-from fedfeat.config.conditions import Condition, integer
+from fedfeat.config.conditions import integer
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.seeding import numpy_generator
 
 SUBSET_SEED = 0
 """Fixes the order in which examples are taken: it belongs to the data set, not to the experiment."""
-Limit = Annotated[int, Condition(integer(1).holds, "be an integer of at least 1 or null")] | None
+Limit = Annotated[int, integer(1)._replace(text="be an integer of at least 1 or null")] | None
 """At most so many examples."""
 
 

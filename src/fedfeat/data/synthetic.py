@@ -13,6 +13,7 @@ from fedfeat.seeding import numpy_generator
 SHAPE = Condition(
     lambda value: isinstance(value, list) and len(value) == 3 and all(map(integer(1).holds, value)),
     "be three positive sizes (C, H, W)",
+    {"type": "array", "items": integer(1).schema, "minItems": 3, "maxItems": 3},
 )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from fedfeat.config.conditions import Condition, integer, interval
+from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import ConfigError
 from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear
 from fedfeat.models.network import Block, Network, feature_shape
@@ -17,8 +17,8 @@ Init = Literal["xavier", "default"]
 NORM_GROUPS = 2
 """Groups of GroupNorm: 2, common in federated ResNet-18 code; it divides every width here."""
 
-Size = Annotated[int, Condition(integer(1).holds, "be a positive whole number")]
-Dropout = Annotated[float, Condition(interval("[0, 1)").holds, "be at least 0 and below 1")]
+Size = Annotated[int, integer(1)._replace(text="be a positive whole number")]
+Dropout = Annotated[float, interval("[0, 1)")._replace(text="be at least 0 and below 1")]
 
 
 def image_channels(model: str, input_shape: Sequence[int]) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fedfeat.config.conditions import Condition, list_of
+from fedfeat.config.conditions import Condition, any_of, list_of, one_of
 from fedfeat.errors import ConfigError
 from fedfeat.models.grouped_layers import ClassSets
 from fedfeat.seeding import numpy_generator
@@ -33,8 +33,8 @@ CIFAR100_SUPERCLASSES = {
 }
 
 MAPS = ("contiguous", "strided", "random", "superclass")
-_LISTS = list_of(Condition(lambda value: isinstance(value, list), "be a list"))
-_MAP = Condition(lambda value: value in MAPS or _LISTS.holds(value), f"be one of {', '.join(MAPS)}, or lists")
+_LISTS = list_of(Condition(lambda value: isinstance(value, list), "be a list", {"type": "array"}))
+_MAP = any_of(one_of(*MAPS), _LISTS, text=f"be one of {', '.join(MAPS)}, or lists")
 ClassMap = Annotated[str | Sequence[Sequence[int]], _MAP]
 
 

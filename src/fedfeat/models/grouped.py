@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedfeat.config.conditions import Condition, Count, UnitInterval, interval
+from fedfeat.config.conditions import INTEGER, Count, UnitInterval, any_of, interval, one_of
 from fedfeat.errors import ConfigError
 from fedfeat.models.adapt import Adapter, numbered_layers
 from fedfeat.models.blocks import xavier_
@@ -21,12 +21,8 @@ from fedfeat.models.class_map import ClassMap, class_sets
 from fedfeat.models.grouped_layers import ClassSets, group_rows
 from fedfeat.models.network import Block, Network
 
-DEPTH = Condition(
-    lambda value: type(value) is int or value in ("last6", "auto"), "be last6, auto or a number of layers"
-)
-WIDTH_FACTOR = Condition(
-    lambda value: value == "match" or interval("(0, inf)").holds(value), "be above 0, or match"
-)
+DEPTH = any_of(one_of("last6", "auto"), INTEGER, text="be last6, auto or a number of layers")
+WIDTH_FACTOR = any_of(interval("(0, inf)"), one_of("match"), text="be above 0, or match")
 
 
 class GroupedNetwork(Network):

@@ -24,7 +24,11 @@ def _is_known(arch: Any) -> bool:
     return isinstance(arch, str) and arch.startswith(FAMILIES) and arch in (*SHORT, *zoo.list_models(zoo))
 
 
-ARCH = Condition(_is_known, f"be resnet10, or a torchvision model of {', '.join(FAMILIES)}")
+ARCH = Condition(
+    _is_known,
+    f"be resnet10, or a torchvision model of {', '.join(FAMILIES)}",
+    {"type": "string", "pattern": f"^({'|'.join(FAMILIES)})"},
+)
 
 
 def torchvision_model(
