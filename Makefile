@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := $(UV) run --frozen --no-sync
 
 .DEFAULT_GOAL := help
-.PHONY: help docs results bench install demo test test-slow lint format types clean
+.PHONY: help docs results schemas bench install demo test test-slow lint format types clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,9 @@ docs: install ## The API pages from the docstrings, then the site in site/
 results: install ## Tables, figures and verdicts of docs/, and their notebook, from the runs in results/
 	$(RUN) python scripts/results.py
 	$(RUN) python scripts/notebooks.py results
+
+schemas: install ## JSON schemas of configs/ for editors, from constructors' types and docstrings
+	$(RUN) python -m fedfeat.commands.schemas --out configs/.schemas --vscode
 
 bench: install ## Ratios to loops by hand, a line per workload in results/bench.jsonl (under 5 minutes)
 	OMP_NUM_THREADS=1 $(RUN) python scripts/bench.py

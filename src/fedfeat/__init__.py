@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fedfeat.commands.loading import load
     from fedfeat.commands.python import build, run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["build", "load", "run"]
 
 

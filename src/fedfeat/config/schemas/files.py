@@ -8,12 +8,14 @@ from typing import Any
 from hydra.conf import HydraConf
 
 from fedfeat.config.rule_table import KEYS, RULES
+from fedfeat.config.schemas import defaults
 from fedfeat.config.schemas.places import GLOBAL, Groups, Place, read
 from fedfeat.config.schemas.sections import Sections, describe, of_rule
 from fedfeat.config.schemas.values import Schema, ref, value
 
-PARTS, TREE = "parts.json", "tree.json"
+SHARED, TREE = "shared.json", "tree.json"
 _DRAFT = "http://json-schema.org/draft-07/schema#"
+_FILE = "file:"
 _FREE: Schema = {"type": ["object", "null"]}
 _PUBLISHED: Schema = _FREE | {
     "description": "A paper's numbers by quantity; where they depend on keys, `by` names these.",
@@ -33,20 +35,25 @@ def documents(folders: Sequence[Traversable]) -> dict[str, str]:
 
     Returns:
         Texts of files by their names: ``<group>.json``, with dots for its slashes, of the files of a group;
-        ``tree.json`` of presets and the primary configuration; ``parts.json``, to which they refer.
+        ``tree.json`` of presets and the primary configuration; ``shared.json``, to which they refer.
     """
     groups = read(folders)
     sections = Sections(groups)
-    found = {TREE: _tree(groups, sections)}
-    sections.definitions["hydra"] = _hydra(groups, sections)
+    shared = sections.definitions | defaults.options(groups)
+    found = {"tree": _tree(groups, sections)}
     for name, place in groups.places.items():
-        whole = {"allOf": [sections.of_file(place)], "properties": {"defaults": _defaults(groups, name)}}
-        found[f"{name.replace('/', '.')}.json"] = {"title": f"An option of the group {name}"} | whole
-    chosen = {f"options:{name}": _chosen(options) for name, options in groups.options.items()}
-    absolute = [f"/{name}/{one}" for name, options in groups.options.items() for one in options]
-    shared = sections.definitions | chosen | {"options": {"enum": absolute}}
-    texts = {name: _text(one).replace('"$ref":"#/', f'"$ref":"{PARTS}#/') for name, one in found.items()}
-    return dict(sorted(texts.items())) | {PARTS: _text({"definitions": dict(sorted(shared.items()))})}
+        whole = [ref("hydra") if name == "hydra" else sections.of_file(place)]
+        keys = {"defaults": defaults.of_file(groups, name)}
+        found[name.replace("/", ".")] = {
+            "title": f"An option of the group {name}",
+            "allOf": whole,
+            "properties": keys,
+        }
+    shared |= {"hydra": _hydra(groups, sections)} | {f"{_FILE}{name}": one for name, one in found.items()}
+    shared = dict(sorted((shared | sections.definitions).items()))
+    # Editors follow each reference to another file as if they had not read it before, so there is one.
+    files = {f"{name}.json": {"$ref": f"{SHARED}{ref(_FILE + name)['$ref']}"} for name in sorted(found)}
+    return {name: _text(one) for name, one in (files | {SHARED: {"definitions": shared}}).items()}
 
 
 def schema_of(way: str, text: str) -> str:
@@ -64,17 +71,14 @@ def associations(folder: Traversable, where: str, schemas: str) -> dict[str, lis
         schemas: That of the schemas.
     """
     groups = read([folder])
-    found = {
-        f"{schemas}/{name.replace('/', '.')}.json": [f"{where}/{name}/*.yaml"]
-        for name in sorted(groups.places)
-    }
-    trees = [f"{where}/{name}/**/*.yaml" for name in sorted(groups.presets)]
-    primary = [f"{where}/{name}.yaml" for name in groups.options.get(".", ())]
-    return found | ({f"{schemas}/{TREE}": primary + trees} if trees or primary else {})
+    found = {f"{schemas}/{name.replace('/', '.')}.json": [f"{where}/{name}/*.yaml"] for name in groups.places}
+    trees = [f"{where}/{name}.yaml" for name in groups.primary]
+    trees += [f"{where}/{name}/**/*.yaml" for name in sorted(groups.presets)]
+    return found | ({f"{schemas}/{TREE}": trees} if trees else {})
 
 
 def _text(schema: Schema) -> str:
-    """Write a schema with a line for each definition, or each key at the top."""
+    """Write a schema with a line for each definition."""
     parts = []
     for key, node in ({"$schema": _DRAFT} | schema).items():
         lines = (
@@ -91,7 +95,7 @@ def _compact(value: Any) -> str:
 def _tree(groups: Groups, sections: Sections) -> Schema:
     rules = {rule.key: rule for rule in RULES}
     own = [name for name in groups.places if "/" not in name and name not in (*KEYS, "hydra")]
-    keys: dict[str, Any] = {"defaults": _defaults(groups, ""), "hydra": ref("hydra")}
+    keys: dict[str, Any] = {"defaults": defaults.of_file(groups, ""), "hydra": ref("hydra")}
     for name in (*KEYS, *own):
         place = groups.root.keys.get(name, Place(name))
         if name in rules:
@@ -100,60 +104,22 @@ def _tree(groups: Groups, sections: Sections) -> Schema:
             keys[name] = describe(place, None) | {"allOf": [sections.refer(place)]}
     keys |= {"arms": _ARMS, "published": _PUBLISHED}
     words = "A preset, which sets keys anywhere, or the whole configuration"
-    kinds = {"type": ["object", "null"], "properties": keys, "additionalProperties": False}
-    return {"title": words, **kinds}
+    return {"title": words, **_FREE, "properties": keys, "additionalProperties": False}
 
 
 def _hydra(groups: Groups, sections: Sections) -> Schema:
     """Give the schema of Hydra's own section, from its data classes, and of the axes of a sweep."""
     whole = value(HydraConf)["then"]
-    first = sorted({name.partition("/")[0] for name in groups.options} | set(KEYS))
-    axes = {
-        "type": ["object", "null"],
+    first = "|".join(sorted({name.partition("/")[0] for name in groups.options} | set(KEYS)))
+    axes = _FREE | {
         "description": "Axes of --multirun: a key or group, and its values with commas between them.",
-        "properties": {name: {} for name in sorted({*groups.options})},
-        "propertyNames": {"pattern": f"^[+~]*({'|'.join(first)}|hydra)([./@].*)?$"},
+        "properties": {name: {} for name in sorted(groups.options)},
+        "propertyNames": {
+            "pattern": f"^[+~]*({first}|hydra)([./@].*)?$",
+            "errorMessage": "Must be a key or group of the configuration.",
+        },
     }
-    sweeper = {"type": ["object", "null"], "properties": {"params": axes}}
-    own = {"sweeper": sweeper, "defaults": {}}
+    own = {"sweeper": _FREE | {"properties": {"params": axes}}, "defaults": {}}
     if "hydra/launcher" in groups.places:
         own["launcher"] = sections.refer(groups.places["hydra/launcher"])
-    return whole | {"type": ["object", "null"], "properties": whole["properties"] | own}
-
-
-def _defaults(groups: Groups, group: str) -> Schema:
-    """Give the schema of a list of defaults in a file of a group, or in one that sets keys anywhere."""
-    inner = {name.removeprefix(f"{group}/"): name for name in groups.options if name.startswith(f"{group}/")}
-    inner |= {} if group else {name: name for name in groups.options}
-    of_all = {f"/{name}": name for name in groups.options}
-    entries = {
-        f"override {key}": ref(f"options:{name}") for key, name in (of_all if not group else inner).items()
-    }
-    patterns = {
-        f"^((override|optional) +)?{key}(@.*)?$": ref(f"options:{name}")
-        for key, name in (of_all | inner).items()
-    }
-    hydras = "^((override|optional) +)?" + ("" if group == "hydra" else "/?hydra/")
-    own = [*groups.options.get(group, ()), "_self_"] if group else ["_self_"]
-    here = {"anyOf": [{"enum": own}, ref("options"), ref("interpolation"), *_relative(groups, group)]}
-    entry = {
-        "properties": entries,
-        "patternProperties": patterns | {hydras: {}},
-        "additionalProperties": False,
-    }
-    words = "What this file begins with, and what it puts in the place of other options."
-    return {
-        "type": "array",
-        "description": words,
-        "items": {"if": {"type": "string"}, "then": here, "else": {"type": "object"} | entry},
-    }
-
-
-def _relative(groups: Groups, group: str) -> list[Schema]:
-    """Presets name each other as they lie in their own group's folders."""
-    return [] if group else [ref(f"options:{name}") for name in sorted(groups.presets)]
-
-
-def _chosen(options: Sequence[str]) -> Schema:
-    one = {"anyOf": [{"enum": [*options, None]}, ref("interpolation")]}
-    return {"if": {"type": "array"}, "then": {"items": one}, "else": one}
+    return whole | _FREE | {"properties": whole["properties"] | own}

@@ -64,12 +64,13 @@ class Place:
 
 
 class Groups(NamedTuple):
-    """The tree, its groups, and the names of their options; of presets the groups set keys anywhere."""
+    """The tree, its groups, the names of their options, and which groups are of presets; files in no group."""
 
     root: Place
     places: dict[str, Place]
     options: dict[str, list[str]]
     presets: frozenset[str]
+    primary: list[str]
 
 
 def read(folders: Sequence[Traversable]) -> Groups:
@@ -80,7 +81,7 @@ def read(folders: Sequence[Traversable]) -> Groups:
     for way, _ in files:
         group = way.parts[0] if way.parts[0] in presets else way.parent.as_posix()
         options.setdefault(group, set()).add(way.relative_to(group).with_suffix("").as_posix())
-    options.pop(".", None)
+    primary = sorted(options.pop(".", set()))
     places = {group: root.at(group.split("/")) for group in sorted(options) if group not in presets}
     for group, place in places.items():
         place.name = group
@@ -95,9 +96,8 @@ def read(folders: Sequence[Traversable]) -> Groups:
         for other, where in _mounted(root, group, place, text):
             if other in places and places[other] is not where:
                 where.like += [] if places[other] in where.like else [places[other]]
-    return Groups(
-        root, places, {group: sorted(found) for group, found in options.items()}, frozenset(presets)
-    )
+    known = {group: sorted(found) for group, found in sorted(options.items())}
+    return Groups(root, places, known, frozenset(presets), primary)
 
 
 def default_group(key: str) -> tuple[str, str]:

@@ -10,8 +10,7 @@ from fedfeat.config.rule_table import RULES, Rule
 from fedfeat.config.schemas.places import Groups, Place
 from fedfeat.config.schemas.values import Part, Schema, general, opened, part, ref, value
 
-_OURS = "^fedfeat[.]"
-_NEVER: Schema = {"not": {}, "doNotSuggest": True}
+_NO_SECTION = general()["interpolation"] | {"errorMessage": "Must be a section with keys of its own."}
 _DEFAULTS: dict[str, Schema] = {"defaults": {}}
 _HYDRA: dict[str, Schema] = {
     "_partial_": value(bool),
@@ -43,8 +42,8 @@ class Sections:
         """Refer to the schema of what a place may hold: its section, or an interpolation."""
         name = f"in:{place.name}"
         if name not in self.definitions:
-            section = {"allOf": [self.of_file(place)], "properties": {"defaults": _NEVER}}
-            self.definitions[name] = {"if": {"type": "string"}, "then": ref("interpolation"), "else": section}
+            section = {"allOf": [self.of_file(place)], "properties": {"defaults": False}}
+            self.definitions[name] = {"if": {"type": "string"}, "then": _NO_SECTION, "else": section}
         return ref(name)
 
     def of_file(self, place: Place) -> Schema:
@@ -100,7 +99,7 @@ class Sections:
             "additionalProperties": takes_more,
         }
 
-    def _key(self, place: Place, name: str, targets: list[str]) -> Schema:
+    def _key(self, place: Place, name: str, targets: list[str]) -> Schema | bool:
         """Give the schema of a key, of any of the targets that have it."""
         child, rule = place.all_keys().get(name), _rules(place).get(name)
         having = [one for one in targets if name in self.parts[one].arguments]
@@ -109,6 +108,8 @@ class Sections:
         if child is not None and (child.all_targets() or (child.all_keys() and not found)):
             inner = self.refer(child)
             schemas = [{"if": {"type": "object"}, "then": inner, "else": schemas[0]}] if schemas else [inner]
+        if rule is not None and rule.test.schema == {"not": {}}:
+            return False
         schemas += [of_rule(rule)] if rule is not None else []
         described: Schema = describe(child, rule) if rule or not having else {}
         schemas = schemas or [ref("anything")]
@@ -142,20 +143,23 @@ class Sections:
         return found
 
     def _target(self) -> Schema:
-        known = [*({"enum": self.targets},), {"type": "string", "not": {"pattern": _OURS}}]
-        return {"description": "What is made of this section, by its name for Python.", "anyOf": known}
+        ours = [one for one in self.targets if one.startswith("fedfeat.")]
+        refusal = "Must name what an option of fedfeat names, or what lies in another package."
+        known = {"enum": ours, "errorMessage": refusal}
+        return {
+            "description": "What is made of this section, by its name for Python.",
+            "anyOf": [known, {"type": "string", "pattern": "^(?!fedfeat[.])"}],
+        }
 
     def _made(self) -> Schema:
         other = {"type": "object", "not": {"properties": {"_target_": {"enum": sorted(self.parts)}}}}
         free: Schema = {"properties": {"_target_": ref("target")}, "additionalProperties": ref("anything")}
         known = [{"if": _of(one), "then": ref(one)} for one in self.parts]
-        return {"properties": {"defaults": _NEVER}, "allOf": [*known, {"if": other, "then": free}]}
+        return {"properties": {"defaults": False}, "allOf": [*known, {"if": other, "then": free}]}
 
 
 def of_rule(rule: Rule) -> Schema:
-    """Give the schema of what a rule of the table asks for."""
-    if rule.test.schema == {"not": {}}:
-        return _NEVER
+    """Give the schema of what a rule of the table asks for; of a key that is never given there is none."""
     kinds = [rule.test.schema, {"type": "null"}]
     return opened({"anyOf": kinds} if rule.optional else rule.test.schema)
 

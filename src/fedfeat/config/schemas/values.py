@@ -26,7 +26,8 @@ def opened(schema: Mapping[str, Any]) -> Schema:
     """Let what stands for a value pass, in its place and in the places within it."""
     if not schema:
         return ref("anything")
-    return {"if": ref("open"), "then": ref("made"), "else": _within(schema)}
+    # What completes values looks into alternatives alone, and what refuses them speaks of the first.
+    return {"anyOf": [_within(schema), ref("open")], "if": ref("object"), "then": ref("made")}
 
 
 def _within(schema: Mapping[str, Any]) -> Schema:
@@ -51,9 +52,10 @@ def general() -> dict[str, Schema]:
     anything = ref("anything")
     return {
         "interpolation": text,
-        "open": {"anyOf": [text, {"type": "object", "required": ["_target_"]}]},
+        "object": {"type": "object", "required": ["_target_"]},
+        "open": {"anyOf": [text, ref("object")]},
         "anything": {
-            "if": ref("open"),
+            "if": ref("object"),
             "then": ref("made"),
             "else": {"items": anything, "additionalProperties": anything},
         },
