@@ -66,7 +66,7 @@ def _with_classes(taken: Parameters, node: Mapping[str, Any], prefix: str) -> Pa
     classes = [
         _imported(item.get("path"), f"{prefix}{key}.{i}.path")
         for key in lists
-        for i, item in enumerate(node.get(key) or ())
+        for i, item in enumerate(node[key] if isinstance(node.get(key), list) else ())
         if makes_object(item)
     ]
     if not classes:
