@@ -27,6 +27,7 @@ PAGES = (
             "compare",
             "data",
             "deviations",
+            "editors",
             "features",
             "ray",
             "report",
