@@ -43,15 +43,16 @@ def of_file(groups: Groups, group: str) -> Schema:
     ]
     whole = [f"/{name}/{one}" for name, known in groups.options.items() for one in known]
     names = list(dict.fromkeys(["_self_", *of_folder, *(() if group else whole)]))
-    texts = [
-        _one_of(names, "an option of this folder, or of another one with its path"),
-        ref("interpolation"),
-    ]
-    texts += [{"type": "string", "pattern": "^/"}] if group else []
+    one = _one_of(names, "an option of this folder, or of another one with its path")
+    others = [{"type": "string", "pattern": "^/"}] if group else []
+    text = {"if": {"anyOf": [ref("interpolation"), *others]}, "then": {}, "else": one}
     return {
         "type": "array",
         "description": "What this file begins with, and what it puts in the place of other options.",
-        "items": {"anyOf": [*texts, entry]},
+        "items": {
+            "anyOf": [one, {"type": ["string", "object"]}],  # by which texts are completed
+            **{"if": {"type": "string"}, "then": text, "else": entry},
+        },
     }
 
 
