@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedfeat.commands.slow_imports import collector_off
-from fedfeat.config.schemas.files import associations, documents
+from fedfeat.config.schemas.files import associations, documents, is_ours
 from fedfeat.config.search_path import CONFIGS, folders
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.files import atomic_write_text
@@ -52,13 +52,15 @@ def write(out: Path, own: Sequence[Path] = (), *, vscode: bool = False) -> list[
         texts = documents([*folders(()), *own])
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("*.json"):
-        if old.name not in texts:
+        if old.name not in texts and is_ours(old.read_text(encoding="utf-8")):
             old.unlink()
     for name, text in texts.items():
         atomic_write_text(out / name, text)
     lines = [f"{len(texts)} schemas in {out}"]
     if vscode:
-        atomic_write_text(SETTINGS, settings(out, [CONFIGS, *own]))
+        # Ours where they lie in a checkout that is opened, not in an environment.
+        ours = [CONFIGS] if CONFIGS.parent == Path.cwd() else []
+        atomic_write_text(SETTINGS, settings(out, [*ours, *own]))
         lines.append(f"named in {SETTINGS}")
     return lines
 
@@ -78,10 +80,11 @@ def settings(out: Path, of: Sequence[Path]) -> str:
         ) from None
     here = Path.cwd()
     below = [folder.resolve() for folder in of if folder.resolve().is_relative_to(here)]
+    schemas = out.as_posix() if out.is_absolute() else f"./{out.as_posix()}"
     named: dict[str, list[str]] = {}
     for folder in below:
         where = folder.relative_to(here).as_posix()
-        for schema, files in associations(folder, where, f"./{out.as_posix()}").items():
+        for schema, files in associations(folder, where, schemas).items():
             named.setdefault(schema, []).extend(files)
     return json.dumps(found | {_KEY: dict(sorted(named.items()))}, indent=2, ensure_ascii=False) + "\n"
 

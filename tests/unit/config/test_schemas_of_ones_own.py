@@ -8,6 +8,7 @@ import yaml
 from schema_files import Schemas
 
 from fedfeat.commands.schemas import main
+from fedfeat.config.choices import CONFIGS
 from fedfeat.config.schemas.comments import beside_keys, first_words, of_arguments
 
 CODE = '''
@@ -55,7 +56,9 @@ def written(tmp_path_factory):
     (folder / ".vscode").mkdir()
     (folder / ".vscode" / "settings.json").write_text('{"editor.rulers": [110]}')
     (folder / ".schemas").mkdir()
-    (folder / ".schemas" / "gone.json").write_text("{}")
+    gone = (CONFIGS / ".schemas" / "model.json").read_text().replace("file:model", "file:gone")
+    (folder / ".schemas" / "gone.json").write_text(gone)
+    (folder / ".schemas" / "other.json").write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
@@ -67,6 +70,11 @@ def written(tmp_path_factory):
 @pytest.fixture(scope="module")
 def schemas(written):
     return Schemas({path.name: path.read_text() for path in (written / ".schemas").iterdir()})
+
+
+def test_schemas_of_groups_that_are_gone_go_and_other_files_stay(written):
+    assert not (written / ".schemas" / "gone.json").exists()
+    assert (written / ".schemas" / "other.json").read_text() == "{}"
 
 
 @pytest.mark.parametrize("way", FILES)
@@ -106,7 +114,7 @@ def test_her_docstrings_are_shown(schemas):
     assert found["default"] == 0.5
 
 
-def test_settings_keep_what_else_they_say_and_schemas_that_nothing_has_go(written):
+def test_settings_keep_what_else_they_say(written):
     settings = json.loads((written / ".vscode" / "settings.json").read_text())
     assert settings["editor.rulers"] == [110]
     assert settings["yaml.schemas"] == {
@@ -114,7 +122,6 @@ def test_settings_keep_what_else_they_say_and_schemas_that_nothing_has_go(writte
         "./.schemas/study.json": ["conf/study/*.yaml"],
         "./.schemas/tree.json": ["conf/experiment/**/*.yaml"],
     }
-    assert not (written / ".schemas" / "gone.json").exists()
 
 
 def test_what_cannot_be_done_is_refused_in_a_sentence(tmp_path, monkeypatch, capsys):

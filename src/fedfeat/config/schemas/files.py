@@ -62,6 +62,11 @@ def schema_of(way: str, text: str) -> str:
     return TREE if not group or text.startswith(GLOBAL) else f"{group.replace('/', '.')}.json"
 
 
+def is_ours(text: str) -> bool:
+    """Whether a file is a schema as `documents` writes them for groups."""
+    return f'"$ref": "{SHARED}{ref(_FILE)["$ref"]}' in text
+
+
 def associations(folder: Traversable, where: str, schemas: str) -> dict[str, list[str]]:
     """Say which files of a folder of groups each schema is for, as editors of the family of VS Code are told.
 
