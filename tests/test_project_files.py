@@ -85,7 +85,8 @@ CFF = {
 def test_the_citation_is_of_cff_and_names_papers_of_the_methods_page():
     plain = CITATION | {"date-released": str(CITATION["date-released"])}
     assert [error.message for error in Draft7Validator(CFF).iter_errors(plain)] == []
-    methods = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    methods = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("methods*/*.md"))
+    methods += (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     for paper in CITATION["references"]:
         first = paper["authors"][0]["family-names"]
         assert first in methods, paper
