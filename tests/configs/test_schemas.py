@@ -156,8 +156,8 @@ def _mistyped(node: dict[str, Any], way: tuple[str, ...] = ()) -> list[tuple[dic
     return found
 
 
-FREE = ("callbacks", "logger", "pool", "executor", "hydra", "arm", "data.loader.columns")
-"""What takes names that nobody can know: names of loggers and of networks, further arguments of other packages."""
+FREE = ("callbacks", "tune", "logger", "pool", "executor", "hydra", "arm", "data.loader.columns")
+"""What takes names that nobody can know: of loggers, of networks, of keys that are searched, of other packages."""
 
 
 def test_a_mistyped_key_in_any_file_is_refused_by_its_name(schemas):

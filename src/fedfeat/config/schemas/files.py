@@ -99,7 +99,8 @@ def _compact(value: Any) -> str:
 
 def _tree(groups: Groups, sections: Sections) -> Schema:
     rules = {rule.key: rule for rule in RULES}
-    own = [name for name in groups.places if "/" not in name and name not in (*KEYS, "hydra")]
+    others = (name for name, place in groups.places.items() if "/" not in name and not place.names_others)
+    own = [name for name in others if name not in (*KEYS, "hydra")]
     keys: dict[str, Any] = {"defaults": defaults.of_file(groups, ""), "hydra": ref("hydra")}
     for name in (*KEYS, *own):
         place = groups.root.keys.get(name, Place(name))

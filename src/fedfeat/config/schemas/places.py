@@ -41,6 +41,11 @@ class Place:
         """Give what lies further below."""
         return self.key(way[0]).at(way[1:]) if way else self
 
+    @property
+    def names_others(self) -> bool:
+        """Whether its keys are dotted ones of the whole configuration, as those of a space that is searched."""
+        return bool(self.keys) and all("." in name for name in self.keys)
+
     def all_like(self) -> list["Place"]:
         """List this place and those whose options may stand here, each once."""
         found, waiting = [], [self]

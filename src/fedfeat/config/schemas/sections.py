@@ -73,7 +73,7 @@ class Sections:
         names = sorted({*keys, *rules})
         return {
             "properties": _DEFAULTS | {one: self._key(place, one, []) for one in names},
-            "additionalProperties": ref("part") if named else False,
+            "additionalProperties": ref("part") if named else place.names_others,
         }
 
     def _of_one(self, place: Place, target: str) -> Schema:
