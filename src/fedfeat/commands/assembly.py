@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from fedfeat.commands.slow_imports import import_slow
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fedfeat.loggers.base import RoundLogger
     from fedfeat.rounds.experiment import Experiment
     from fedfeat.rounds.plan import Plan
+    from fedfeat.runs.run_words import RunWords
     from fedfeat.server import Server
 
 _log = logging.getLogger("fedfeat")
@@ -172,9 +174,10 @@ def _experiment(
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
     ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
     plan, server, executor, data = parts
+    rounds, words = federation["num_rounds"], _words(config)
     trusted = trusted_packages(config)
     return Experiment(
-        info=RunInfo(run_dir, config["name"], config["group"], config, federation["num_rounds"]),
+        info=RunInfo(run_dir, config["name"], config["group"], config, rounds, words=words),
         config_sha256=rundir.config_sha256(config),
         algorithm=config["algorithm"]["name"],
         plan=plan,
@@ -237,3 +240,12 @@ def _loggers(cfg: DictConfig) -> "list[RoundLogger]":
 
     chosen = hydra.utils.instantiate(cfg.logger, _convert_="all") or {}
     return list(({"csv": CsvLogger(), "console": ConsoleLogger()} | chosen).values())
+
+
+def _words(config: dict[str, Any]) -> "RunWords":
+    from fedfeat.runs.run_words import words_of
+
+    if not HydraConfig.initialized():
+        return words_of(config, {}, (), ())
+    job = HydraConfig.get()
+    return words_of(config, job.runtime.choices, job.overrides.task, job.callbacks.swept["keys"])

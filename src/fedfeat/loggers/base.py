@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.runs.records import RoundRecord
+from fedfeat.runs.run_words import RunWords
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class RunInfo:
         num_rounds: Number of the last round.
         resumed_round: Last round that is in the checkpoint the run continues from, or None for a new run.
             What was logged after it will be logged again, so loggers forget it.
+        words: What tells it from other runs, for services that show many.
     """
 
     run_dir: Path
@@ -29,6 +31,17 @@ class RunInfo:
     config: dict[str, Any] = field(default_factory=dict)
     num_rounds: int = 0
     resumed_round: int | None = None
+    words: RunWords = field(default_factory=RunWords)
+
+    @property
+    def label(self) -> str | None:
+        """See `RunWords`."""
+        return self.words.label
+
+    @property
+    def kind(self) -> str:
+        """See `RunWords`."""
+        return self.words.kind
 
     @property
     def first_round(self) -> int:

@@ -1,4 +1,4 @@
-"""Any logger of Lightning as a consumer of round records, and what four services need beyond Lightning's words."""
+"""Any logger of Lightning as a consumer of round records; what MLflow and Comet need beyond Lightning's words."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class LightningLogger(RoundLogger):
         self._last_round = run.first_round - 1
         try:
             # Of no type here: what Lightning's base class lacks, the classes below know of their service's.
-            self.logger: Any = self._build(**self._arguments(run, earlier["id"]), **self.options)
+            self.logger: Any = self._build(**{**self._arguments(run, earlier["id"]), **self.options})
             # Many open their service only when asked for it: now, so that what is wrong with it stops the start.
             self.experiment: Any = getattr(self.logger, "experiment", None)
             if earlier["id"] is None:
-                self.logger.log_hyperparams(run.config)
+                self._configure(run)
             self._id = self.logger.version
             self._known = self._known_round(earlier["round"])
         except Exception as error:  # of any kind: each service has its own
@@ -82,6 +82,10 @@ class LightningLogger(RoundLogger):
         self._end(failed)
         self._note(max(self._known, self._last_round))
 
+    def _configure(self, run: RunInfo) -> None:
+        """Log what the run is, at its first start."""
+        self.logger.log_hyperparams(run.config)
+
     def _arguments(self, run: RunInfo, earlier_id: str | None) -> dict[str, Any]:
         found = {key: earlier_id if name == "id" else getattr(run, name) for key, name in self._run.items()}
         given = {key: value for key, value in found.items() if value is not None}
@@ -96,46 +100,6 @@ class LightningLogger(RoundLogger):
 
     def _note(self, round_idx: int) -> None:
         atomic_write_text(self._file, json.dumps({"id": self._id, "round": round_idx}))
-
-
-class Wandb(LightningLogger):
-    """Weights & Biases: the x-axis of every chart is the round, and a run that did not come to its end is failed."""
-
-    def picture(self, name: str, path: Path) -> None:
-        """Log a picture as `wandb.Image`."""
-        import wandb
-
-        self.logger.log_metrics({name: wandb.Image(str(path)), "round": self._last_round})
-
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Write the whole summary into that of the run."""
-        # Of a float that is NaN, W&B's summary makes null; its history has this word.
-        values = flatten(summary).items()
-        self.experiment.summary.update({key: "NaN" if value != value else value for key, value in values})
-
-    def _known_round(self, closed: int) -> int:
-        self.experiment.define_metric("round")
-        self.experiment.define_metric("*", step_metric="round")
-        return self.experiment.summary.get("round", -1) if self.experiment.resumed else closed
-
-    def _end(self, failed: bool) -> None:
-        self.experiment.finish(exit_code=int(failed))
-
-
-class TensorBoard(LightningLogger):
-    """TensorBoard: after a resume, it drops what earlier event files have of the rounds to come."""
-
-    def picture(self, name: str, path: Path) -> None:
-        """Write a picture at the latest round."""
-        import numpy as np
-        from PIL import Image
-
-        with Image.open(path) as image:
-            pixels = np.asarray(image.convert("RGB"))  # (H, W, 3) uint8
-        self.experiment.add_image(name, pixels, self._last_round, dataformats="HWC")
-
-    def _known_round(self, closed: int) -> int:
-        return -1
 
 
 class MLflow(LightningLogger):
