@@ -55,3 +55,18 @@ def finished_wandb(run_dir: Path, start: int = 0) -> tuple[list[wandb_internal_p
 def items(entries) -> dict:
     """Keys and values of a history row, a summary or a configuration."""
     return {entry.key or "/".join(entry.nested_key): json.loads(entry.value_json) for entry in entries}
+
+
+def summary_of(records) -> dict:
+    """What a run's summary holds at its end, without W&B's own entries."""
+    summary: dict = {}
+    for record in records:
+        summary.update(items(record.summary.update))
+        for entry in record.summary.remove:
+            summary.pop(entry.key or "/".join(entry.nested_key), None)
+    return {key: value for key, value in summary.items() if not key.startswith("_")}
+
+
+def history_of(records) -> list[dict]:
+    """The rows of a run's history."""
+    return [items(record.history.item) for record in records if record.HasField("history")]

@@ -248,4 +248,4 @@ def _words(config: dict[str, Any]) -> "RunWords":
     if not HydraConfig.initialized():
         return words_of(config, {}, (), ())
     job = HydraConfig.get()
-    return words_of(config, job.runtime.choices, job.overrides.task, job.callbacks.swept["keys"])
+    return words_of(config, job.runtime.choices, job.overrides.task, job.callbacks["swept"]["keys"])

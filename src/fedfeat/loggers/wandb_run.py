@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,8 @@ class Wandb(LightningLogger):
         logger: Builds Lightning's logger.
         run: See `LightningLogger`.
         final_model: Upload, when the run has ended, what `fedfeat.load` needs to open its last models.
-        preemptible: Tell the server of a sweep to start the run again if it is killed, or ends by an error.
+        preemptible: Tell the server of a sweep to start the run again where a signal has ended it, as a cluster's
+            preemption does; not where it has failed, which it would do again.
         options: Arguments of `wandb.init`.
     """
 
@@ -57,8 +59,6 @@ class Wandb(LightningLogger):
         self.options["tags"] = list(dict.fromkeys(tags))
         super().start(run)
         self._next_step = self.experiment.step
-        if self._preemptible:
-            self.experiment.mark_preempting()
 
     def log(self, record: RoundRecord) -> None:
         """Begin the row of a round: its metrics, and how its clients fared."""
@@ -158,6 +158,8 @@ class Wandb(LightningLogger):
         self.experiment.log_artifact(artifact)
 
     def _end(self, failed: bool) -> None:
+        stop = sys.exception()
+        by_signal = isinstance(stop, SystemExit) and isinstance(stop.code, int) and stop.code > 128
+        if failed and by_signal and self._preemptible:
+            self.experiment.mark_preempting()
         self.experiment.finish(exit_code=int(failed))
-
-

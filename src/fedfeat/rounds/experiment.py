@@ -129,7 +129,9 @@ class Experiment:
         path = self.info.run_dir / "figures" / f"{name}.png"
         draw_encodings(path, {self.info.name: record.alignment}, self.data.dataset.classes)
         for logger in self.loggers:
-            logger.picture("encoding", path)  # one name for all rounds: services show them one after the other
+            logger.picture(
+                "encoding", path
+            )  # one name for all rounds: services show them one after the other
 
     def begin(self) -> tuple[Progress, dict[str, Any]]:
         """Give where the run stands: its newest whole checkpoint, or the server's first state; and what else was kept.

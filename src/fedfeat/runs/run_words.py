@@ -48,8 +48,8 @@ class RunWords:
         label: Method, data, partition, swept keys, keys given by hand, seed; or the name that was given by hand.
         kind: ``run``, ``sweep`` or ``debug``.
         tags: Folder of its preset (the paper), the preset, arm, scale.
-        facts: What a person filters by: ``method``, ``data``, ``partition``, ``model``, ``groups``, ``depth`` and so on;
-            ``setting`` is the label without the seed, and ``published`` what a paper has for it, by metric.
+        facts: What a person filters by: ``method``, ``data``, ``partition``, ``model``, ``groups``, ``depth`` and so
+            on; ``setting`` is the label without the seed, and ``published`` what a paper has for it, by metric.
     """
 
     label: str | None = None

@@ -4,6 +4,7 @@ import csv
 
 from fedfeat.loggers.base import RunInfo
 from fedfeat.runs.records import ClientRow, RoundRecord
+from fedfeat.runs.run_words import RunWords
 
 SUMMARY = {
     "seed": 3,
@@ -11,8 +12,18 @@ SUMMARY = {
     "num_rounds": 4,
     "final": {"global/acc": 0.4, "comm/total_bytes": 2_500_000},
     "best_val": {"round": 2, "global/acc": 0.3},
+    "config_sha256": "c",
+    "git_commit": "g",
     "to_target": {"0.3": {"rounds": 3, "bytes": 1500, "examples": 9, "seconds": 1.5}, "0.9": None},
 }
+
+
+WORDS = RunWords(
+    label="fed2, digits, n_classes, seed=3",
+    kind="sweep",
+    tags=("fed2", "fed2/t1_vgg9"),
+    facts={"method": "fed2", "data": "digits", "groups": 10, "seed": 3, "published": {"global/acc": 0.9}},
+)
 
 
 def record(round_idx, evaluated=True, num_clients=2, **metrics):
@@ -24,7 +35,9 @@ def record(round_idx, evaluated=True, num_clients=2, **metrics):
 
 
 def run(path, resumed=None, rounds=4):
-    return RunInfo(path, "digits-fed2", "sweep", {"seed": 3, "data": {"name": "digits"}}, rounds, resumed)
+    return RunInfo(
+        path, "digits-fed2", "sweep", {"seed": 3, "data": {"name": "digits"}}, rounds, resumed, WORDS
+    )
 
 
 def rows(path):

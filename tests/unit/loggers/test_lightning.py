@@ -97,26 +97,6 @@ def test_what_cannot_start_is_one_sentence(tmp_path, loggers, monkeypatch):
     assert not list(tmp_path.glob("loggers/*"))
 
 
-def test_tensorboard_events_can_be_read_back(tmp_path, picture, loggers):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    logger = loggers("tensorboard")["tensorboard"]
-    write(logger, tmp_path, [record(0), record(1), record(2, **{"global/acc": 0.9})])
-    logger = loggers("tensorboard")["tensorboard"]
-    write(logger, tmp_path, [record(2), record(3)], resumed=1, finish=False)
-    logger.picture("convergence", picture)
-    logger.finish(SUMMARY)
-    logger.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    found = [(event.step, round(event.value, 6)) for event in events.Scalars("global/acc")]
-    assert found == [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3)]
-    (image,) = events.Images("convergence")
-    assert (image.step, image.width, image.height) == (3, 8, 6)
-    assert [(event.step, round(event.value, 6)) for event in events.Scalars("final/global/acc")] == [(3, 0.4)]
-    assert "name: digits" in (tmp_path / "tensorboard" / "hparams.yaml").read_text()
-
-
 def test_mlflow_run_can_be_read_back(tmp_path, picture, loggers):
     from mlflow.tracking import MlflowClient
 

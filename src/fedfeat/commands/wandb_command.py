@@ -1,0 +1,134 @@
+"""Build a saved view or a report of a W&B project by code (extra `wandb`).
+
+uv run --extra wandb fedfeat-wandb workspace my_team/my_project
+uv run --extra wandb fedfeat-wandb report my_project --tag fed2/t1_vgg9 --runs logs/sweeps/fed2/t1_vgg9
+uv run --extra wandb fedfeat-wandb report my_project --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedfeat.errors import UserError
+
+if TYPE_CHECKING:
+    from wandb_workspaces.reports.v2 import Report
+    from wandb_workspaces.workspaces import Workspace
+
+METRICS = ("global/acc", "personal/acc_mean")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the console script ``fedfeat-wandb``."""
+    args = _parser().parse_args(arguments)
+    try:
+        perform(args)
+    except UserError as error:
+        print(f"fedfeat-wandb: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def perform(args: argparse.Namespace) -> None:
+    """Build what is asked for; print it, or save it and print where it is.
+
+    Raises:
+        UserError: The extra or a login is missing, the service refuses, or an argument is wrong.
+    """
+    if importlib.util.find_spec("wandb_workspaces") is None:
+        raise UserError(
+            "the package wandb-workspaces must be installed, but it is not: uv sync --extra wandb."
+        )
+    from fedfeat.commands.wandb_views import sent
+
+    entity, _, project = args.project.rpartition("/")
+    if not project or "/" in entity:
+        raise UserError(f"PROJECT must be a project or entity/project, but it is {args.project!r}.")
+    if args.runs and args.kind != "report":
+        raise UserError(
+            "--runs must be given to a report, but this is a workspace, whose tables are W&B's own."
+        )
+    if args.dry_run:
+        print(json.dumps(sent(_built(args, entity, project)), indent=2))
+        return
+    print(_saved(args, entity, project))
+
+
+def _saved(args: argparse.Namespace, entity: str, project: str) -> str:
+    """Save it and give its address."""
+    import wandb
+
+    try:
+        # With no key, in a terminal, W&B asks for one.
+        view = _built(args, entity or str(wandb.Api().default_entity), project)
+        view.save()
+        return str(view.url)
+    except wandb.errors.UsageError as error:
+        raise UserError(
+            f"W&B must know who you are, but: {_line(error)} First: uv run wandb login."
+        ) from error
+    except (wandb.errors.Error, OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"W&B must take the {args.kind}, but it does not: {_line(error)}") from error
+
+
+def _built(args: argparse.Namespace, entity: str, project: str) -> Workspace | Report:
+    from fedfeat.commands.wandb_panels import Shown
+    from fedfeat.commands.wandb_views import report, workspace
+
+    shown = Shown(tuple(args.metric or METRICS), args.by)
+    if args.kind == "workspace":
+        return workspace(entity, project, args.name or "fedfeat", shown, args.tag)
+    return report(entity, project, args.name or f"{project} by {args.by}", shown, args.tag, _table(args))
+
+
+def _table(args: argparse.Namespace) -> str:
+    if not args.runs:
+        return ""
+    from fedfeat.commands.wandb_tables import published_table
+    from fedfeat.runs.finished import find_runs
+
+    runs, skipped = find_runs(args.runs)
+    for line in skipped:
+        print(line, file=sys.stderr)
+    if not runs:
+        where = ", ".join(map(str, args.runs))
+        raise UserError(f"--runs must hold at least one finished run, but there is none in {where}.")
+    return published_table(runs, args.metric or METRICS)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("fedfeat-wandb", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "kind", choices=("workspace", "report"), help="a saved view of the project, or a report on it"
+    )
+    parser.add_argument("project", metavar="PROJECT", help="project, or entity/project")
+    parser.add_argument(
+        "--metric", action="append", metavar="NAME", help=f"may be repeated ({', '.join(METRICS)})"
+    )
+    by = "what makes a curve: method, setting, data, partition, model, groups, depth, or config.KEY (%(default)s)"
+    parser.add_argument("--by", default="method", metavar="FACT", help=by)
+    parser.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="only runs with this tag (a preset, say); may be repeated",
+    )
+    runs = "report: finished runs of this machine, for a table of published and measured numbers"
+    parser.add_argument("--runs", nargs="+", type=Path, metavar="DIR", help=runs)
+    parser.add_argument("--name", help="what to call it")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
