@@ -51,7 +51,7 @@ def workspace(entity: str, project: str, name: str, shown: Shown, tags: Sequence
         settings=ws.WorkspaceSettings(x_axis="round", max_runs=100, group_by_prefix="first"),
         runset_settings=ws.RunsetSettings(
             groupby=[ws.Config(shown.by)],
-            filters=[ws.Tags().isin(list(tags))] if tags else "",
+            filters=_with(tags),
             pinned_columns=["run:displayName", *column_names(shown)],
         ),
     )
@@ -77,7 +77,7 @@ def report(
         runs = wr.Runset(
             name="runs",
             groupby=[f"config.{shown.by}"],
-            filters=f"Tags in {list(tags)!r}" if tags else "",
+            filters=_with(tags),
             visible_columns=column_names(shown),
         )
         return wr.PanelGrid(runsets=[runs], panels=panels)
@@ -96,6 +96,12 @@ def report(
     blocks: list[Any] = [wr.TableOfContents(), wr.P(text=ABOUT.format(by=shown.by))]
     blocks += [block for title, found in parts.items() for block in (wr.H2(text=title), *found)]
     return wr.Report(entity=entity, project=project, title=name, blocks=blocks, width="fluid")
+
+
+def _with(tags: Sequence[str]) -> Any:
+    import wandb_workspaces.workspaces as ws
+
+    return ws.And(ws.Tags().isin(list(tags))) if tags else ""
 
 
 def sent(view: Workspace | Report) -> dict[str, Any]:
