@@ -65,8 +65,12 @@ def test_only_the_entry_and_its_commands_see_hydra():
     assert all(any(within(name, room) for room in allowed) for name in seeing), seeing
 
 
-def test_only_its_logger_sees_wandb():
-    assert importers("wandb") == {"fedfeat.loggers.lightning"}
+def test_only_its_logger_and_its_command_see_wandb():
+    assert importers("wandb") == {"fedfeat.loggers.wandb_run", "fedfeat.commands.wandb_command"}
+    views = {"fedfeat.commands.wandb_panels", "fedfeat.commands.wandb_views"}
+    assert importers("wandb_workspaces") == views | {"fedfeat.commands.wandb_command"}
+    behind = {*views, "fedfeat.commands.wandb_command", "fedfeat.commands.wandb_tables"}
+    assert importers(*behind, "fedfeat.loggers.wandb_run") <= behind
 
 
 def test_only_its_executor_sees_ray():
@@ -117,7 +121,10 @@ ONLY_SOME_RUNS = {"optuna", "wandb", "tensorboard", "mlflow", "comet_ml", "ray",
 
 @pytest.mark.parametrize(
     "module",
-    ["fedfeat.train", *(f"fedfeat.commands.{name}" for name in ("report", "calibrate", "tune", "watch"))],
+    [
+        "fedfeat.train",
+        *(f"fedfeat.commands.{name}" for name in ("report", "calibrate", "tune", "watch", "wandb_command")),
+    ],
 )
 def test_commands_begin_without_what_is_slow(module):
     roots, _ = roots_after(f"import fedfeat, {module}")

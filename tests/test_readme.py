@@ -34,6 +34,7 @@ PAGES = (
             "security",
             "slurm",
             "tuning",
+            "wandb",
         )
     ),
 )

@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from fedfeat.commands.wandb_command import main
 
+ROOT = Path(__file__).parents[2]
 # wandb-workspaces is written for an older pydantic.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
 
@@ -133,6 +137,22 @@ def test_wrong_words_are_one_sentence(console, words, sentence):
     code, _, stderr = console(main, *words)
     assert code == 2
     assert sentence in stderr
+
+
+PAGE = (ROOT / "docs" / "wandb.md").read_text(encoding="utf-8")
+LINES = re.findall(r"^uv run --extra wandb fedfeat-wandb ([^#\n]+)", PAGE, re.MULTILINE)
+
+
+def test_the_page_has_commands():
+    assert len(LINES) == 4
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_commands_of_the_page_can_be_given(line, console, finished):
+    words = [str(finished) if word.startswith("logs/") else word for word in shlex.split(line)]
+    code, printed, stderr = console(main, *words, *([] if "--dry-run" in words else ["--dry-run"]))
+    assert code == 0, stderr
+    assert json.loads(printed)["projectName"] == "my_project"
 
 
 def test_a_report_has_a_table_of_published_and_measured_numbers(console, cli, small, tmp_path):
