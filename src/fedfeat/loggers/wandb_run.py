@@ -27,8 +27,8 @@ class Wandb(LightningLogger):
     """Weights & Biases: W&B's step is the round, and a run that did not come to its end is failed.
 
     What is logged of a round is one row of the history, pictures included. It waits for them until the next round or
-    the checkpoint that counts on it. W&B's own process writes it down a moment later (``settings`` in its YAML), so of a
-    run that is killed outright the last rounds before the checkpoint may be missing at W&B; metrics.csv has them.
+    the checkpoint that counts on it. W&B's own process writes it down a moment later (``settings`` in its YAML): of a
+    run that is killed outright, the last rounds before the checkpoint may be missing at W&B; metrics.csv has them.
 
     Args:
         logger: Builds Lightning's logger.
