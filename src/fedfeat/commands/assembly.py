@@ -174,10 +174,9 @@ def _experiment(
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
     ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
     plan, server, executor, data = parts
-    rounds, words = federation["num_rounds"], _words(config)
     trusted = trusted_packages(config)
     return Experiment(
-        info=RunInfo(run_dir, config["name"], config["group"], config, rounds, words=words),
+        info=RunInfo(run_dir, config["name"], config["group"], config, plan.num_rounds, words=_words(config)),
         config_sha256=rundir.config_sha256(config),
         algorithm=config["algorithm"]["name"],
         plan=plan,
