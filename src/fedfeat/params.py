@@ -20,13 +20,27 @@ if TYPE_CHECKING:
 _HALF = (torch.float16, torch.bfloat16)
 
 
+class Row(dict[str, Tensor]):
+    """One model of many: its tensors (*), which are views of stacks (K, *).
+
+    Attributes:
+        stack: The stacks, under the same names and perhaps more.
+        index: Which of the K it is.
+    """
+
+    def __init__(self, tensors: Params, stack: Params, index: int) -> None:
+        super().__init__(tensors)
+        self.stack, self.index = stack, index
+
+
 class WeightedMean:
     """The weighted mean of a stream of parameters, in constant memory.
 
     Updates are summed one by one in the order of the calls, whenever they arrive. Weights are taken relative
     to the first one: the mean of a single update is that update bit for bit (times 1, over 1), equal weights
     give the plain mean, and half-precision sums stay in range. These are made in float32, because with 8 to
-    11 bits a sum stops growing after some hundred updates. Integer tensors (``num_batches_tracked``) take the
+    11 bits a sum stops growing after some hundred updates. `Row`s of one stack, one after the other, are summed at
+    once. Integer tensors (``num_batches_tracked``) take the
     maximum.
     """
 
@@ -38,6 +52,8 @@ class WeightedMean:
         self._counters: list[Tensor] = []
         self._first_weight = 0.0
         self._total = 0.0
+        self._stack: Params = {}
+        self._rows: dict[int, float] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -63,7 +79,10 @@ class WeightedMean:
             return
         if self._total == 0:
             self._start(params, weight)
+        elif isinstance(params, Row):
+            self._wait(params, weight)
         else:
+            self._sum_rows()
             self._go_on(params, weight)
         self._total += weight / self._first_weight
 
@@ -83,6 +102,26 @@ class WeightedMean:
         counters = [params[key].detach() for key in self._counted]
         self._counters = [torch.maximum(*pair) for pair in zip(self._counters, counters, strict=True)]
 
+    def _wait(self, row: Row, weight: float) -> None:
+        if row.stack is not self._stack or row.index in self._rows:
+            self._sum_rows()
+            self._stack = row.stack
+        self._rows[row.index] = weight / self._first_weight
+
+    def _sum_rows(self) -> None:
+        """Add the rows that wait, in one product for each tensor; rows of weight 0 or never added stay outside."""
+        if not self._rows:
+            return
+        places = torch.tensor(list(self._rows))
+        for key, total in zip(self._summed, self._sums, strict=True):
+            chosen = self._stack[key].detach().index_select(0, places.to(total.device)).to(total.dtype)
+            weights = torch.tensor(list(self._rows.values()), dtype=total.dtype, device=total.device)
+            total += torch.tensordot(weights, chosen, dims=1)
+        for at, key in enumerate(self._counted):
+            most = self._stack[key].index_select(0, places.to(self._stack[key].device)).amax(0)
+            self._counters[at] = torch.maximum(self._counters[at], most)
+        self._stack, self._rows = {}, {}
+
     def result(self) -> Params:
         """Give the mean of what was added so far, as new tensors.
 
@@ -91,6 +130,7 @@ class WeightedMean:
         """
         if self._total == 0:
             raise ValueError("A weighted mean needs at least one update of positive weight, but it has none.")
+        self._sum_rows()
         means = iter(torch._foreach_div(self._sums, self._total) if self._sums else [])
         counters = iter(self._counters)
         return {
@@ -107,7 +147,8 @@ def select(params: Params, keys: Iterable[str]) -> Params:
     """
     wanted = list(keys)
     _refuse_unknown(wanted, params)
-    return {key: params[key] for key in wanted}
+    chosen = {key: params[key] for key in wanted}
+    return Row(chosen, params.stack, params.index) if isinstance(params, Row) else chosen
 
 
 def zeros_of(params: Params, keys: Iterable[str] | None = None) -> Params:

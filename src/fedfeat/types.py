@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from fedfeat.seeding import derive_seed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from contextlib import AbstractContextManager
@@ -106,7 +108,7 @@ class Turn(NamedTuple):
         batches: From a batch size to the client's training examples with labels, (B, ...) and (B,), in their fixed
             order and without augmentation.
         final: Whether it is the fit after the last round (``federation.final_epochs``), of which nothing is sent.
-        seed: Of what the method draws when the turn begins.
+        run_seed: The experiment's seed.
     """
 
     client_id: int
@@ -119,7 +121,12 @@ class Turn(NamedTuple):
     class_counts: np.ndarray
     batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]]
     final: bool = False
-    seed: int = 0
+    run_seed: int = 0
+
+    @property
+    def seed(self) -> int:
+        """Of what the method draws when the turn begins; few do, so it is made when it is asked for."""
+        return derive_seed(self.run_seed, "turn", self.round_idx, self.client_id)
 
 
 class Survey(NamedTuple):

@@ -302,7 +302,7 @@ BUGS = {
     "no digest": (FedMDClient, "begin_turn", lambda self, turn: None),
     "the first model answers": (FedMDClient, "recall", forgetful),
     "every client shuffles alike": (
-        FedMDClient, "begin_turn", lambda self, turn: BEGIN(self, turn._replace(seed=0))
+        FedMDClient, "begin_turn", lambda self, turn: BEGIN(self, turn._replace(client_id=0))
     ),
     "scores of other inputs": (
         FedMDServer, "broadcast", lambda self, state, k: Consensus(state.inputs, state.scores)

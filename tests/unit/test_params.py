@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedfeat.params import WeightedMean, copy_into, select, snapshot, standalone, trained_names, zeros_of
+from fedfeat.executors.stacked.stacking import rows
+from fedfeat.params import Row, WeightedMean, copy_into, select, snapshot, standalone, trained_names, zeros_of
 
 
 def mean_of(*pairs):
@@ -203,3 +204,45 @@ def test_zeros_in_the_form_of_others():
     assert list(zeros_of(params, ["n"])) == ["n"]
     with pytest.raises(ValueError, match="there is no b"):
         zeros_of(params, ["b"])
+
+
+def stacked_updates(count, seed):
+    """Stacks of some models, float, half and counting, with their rows."""
+    generator = torch.Generator().manual_seed(seed)
+    stack = {
+        "w": torch.randn(count, 3, 2, generator=generator, dtype=torch.float64),
+        "s": torch.randn(count, generator=generator, dtype=torch.float64),
+        "half": torch.randn(count, 4, generator=generator).half(),
+        "steps": torch.randint(9, (count,), generator=generator),
+    }
+    return rows(stack)
+
+
+def test_rows_of_stacks_have_the_mean_of_their_tensors():
+    """Two stacks in turns, one of whose rows comes twice, is left out or weighs nothing, beside one that is none."""
+    one, other = stacked_updates(4, 0), stacked_updates(3, 1)
+    one[3]["w"].fill_(torch.nan)
+    stream = [
+        (one[1], 3),
+        (one[0], 2),
+        (one[2], 0),
+        (other[0], 5),
+        (dict(other[1]), 1),
+        (other[2], 4),
+        (other[2], 1),
+    ]
+    found, expected = WeightedMean(), WeightedMean()
+    for row, weight in stream:
+        found.add(row, weight)
+        expected.add(dict(row), weight)
+    for key, mean in expected.result().items():
+        torch.testing.assert_close(found.result()[key], mean, rtol=0, atol=1e-3 if key == "half" else 1e-14)
+    assert found.result()["w"].isfinite().all()
+
+
+def test_a_choice_of_a_row_is_one():
+    (row, _) = stacked_updates(2, 0)
+    chosen = select(row, ["s", "w"])
+    assert isinstance(chosen, Row)
+    assert (chosen.stack, chosen.index) == (row.stack, 0)
+    assert list(chosen) == ["s", "w"]

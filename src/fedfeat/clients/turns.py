@@ -95,7 +95,7 @@ def turn_of(module: ClientModule, task: Task, memory: Any, data: FederatedData, 
         class_counts=data.class_counts[task.client_id],
         batches=partial(data.labelled_batches, task.client_id),
         final=task.final,
-        seed=derive_seed(seed, "turn", task.round_idx, task.client_id),
+        run_seed=seed,
     )
 
 

@@ -152,7 +152,8 @@ def _updates(
         client.note(loss_sum, by_phase)
         if client.runs_at_upload or task.evaluate or task.probe:
             copy_into(client, {key: stack[index] for key, stack in fitted.items()})
-        tensors = common | {part: common.get(part, {}) | found[index] for part, found in own.items()}
+        mine = {part: found[index] for part, found in own.items()}
+        tensors = common | {p: common[p] | row if p in common else row for p, row in mine.items()}
         update = worker.conclude(client, task, turn, tensors, state)
         if not healthy and not (is_finite(update.payload) and is_finite(update.kept)):
             results.append(worker.failure(task, "its update holds values that are not finite"))
