@@ -61,9 +61,9 @@ def assert_same(left, right, tolerance=1e-12):
 
 def assert_stacks(folder, *overrides, tolerance=1e-12):
     """A whole run of clients that train stacked is that of single ones."""
-    fits, end = [], StackedClients.on_train_end
+    fits, fit = [], StackedClients.fit
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StackedClients, "on_train_end", lambda self: (fits.append(self), end(self))[1])
+        patch.setattr(StackedClients, "fit", lambda self, *how: (fits.append(self), fit(self, *how))[1])
         expected = run(folder / "serial", *overrides)
         assert not fits
         found = run(folder / "stacked", *overrides, "executor=vectorized")

@@ -396,8 +396,8 @@ STACKED = {
 
 @pytest.mark.parametrize("name", STACKED)
 def test_whole_runs_of_stacked_clients_are_those_of_serial(name, tmp_path, monkeypatch):
-    fits, end = [], StackedClients.on_train_end
-    monkeypatch.setattr(StackedClients, "on_train_end", lambda self: (fits.append(self), end(self))[1])
+    fits, fit = [], StackedClients.fit
+    monkeypatch.setattr(StackedClients, "fit", lambda self, *how: (fits.append(self), fit(self, *how))[1])
     options = ("algorithm=feddf", "algorithm.server.steps=20", *STACKED[name])
     expected = run_config(tmp_path / "serial", *options)
     assert not fits

@@ -6,8 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedfeat.executors.stacked.stacking import rows
-from fedfeat.params import Row, WeightedMean, copy_into, select, snapshot, standalone, trained_names, zeros_of
+from fedfeat.params import (
+    Row,
+    WeightedMean,
+    copy_into,
+    rows,
+    select,
+    snapshot,
+    standalone,
+    trained_names,
+    zeros_of,
+)
 
 
 def mean_of(*pairs):

@@ -35,16 +35,20 @@ def cut(
     return size, num_examples - (tail if drop_singleton and tail < 2 * world_size else 0)
 
 
-def epoch_orders(num_examples: int, kept: int, address: tuple[int, int, int]) -> Iterator[Tensor]:
+def epoch_orders(
+    num_examples: int, kept: int, address: tuple[int, int, int], generator: torch.Generator | None = None
+) -> Iterator[Tensor]:
     """Yield the order of a client's examples, epoch after epoch and without end: int64 (kept,), on the CPU.
 
     Args:
         num_examples: Training examples of the client.
         kept: How many of them an epoch uses.
         address: Seed, round and client.
+        generator: What draws them, from the first one on; None: one of its own.
     """
     seed, round_idx, client_id = address
-    generator = torch.Generator().manual_seed(derive_seed(seed, "batches", round_idx, client_id))
+    generator = generator or torch.Generator()
+    generator.manual_seed(derive_seed(seed, "batches", round_idx, client_id))
     while True:
         order = torch.randperm(num_examples, generator=generator)
         yield order if kept == num_examples else order[:kept]

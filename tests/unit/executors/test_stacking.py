@@ -16,9 +16,9 @@ from fedfeat.executors.stacked.stacking import (
     narrow,
     repeated,
     restack,
-    rows,
     write_row,
 )
+from fedfeat.params import rows
 
 
 def test_rows_of_a_stack_are_what_was_written():
@@ -150,7 +150,7 @@ def test_stacked_batches_are_those_of_every_client(batch_size, one_shape):
             assert len(labels) == active
         for k in range(active):
             real = labels[k] != PADDED
-            assert real.sum() == batches.sizes[k, step] > 0
+            assert real.sum() == batches.sizes[step, k] > 0
             seen[k].append((inputs[k][real], labels[k][real]))
     for k, steps in num_steps.items():
         alone = data.train_batches(k, 5, 9, batch_size)
@@ -161,7 +161,7 @@ def test_stacked_batches_are_those_of_every_client(batch_size, one_shape):
         for (x, y), (expected_x, expected_y) in zip(seen[k], expected, strict=False):
             assert torch.equal(x, expected_x)
             assert torch.equal(y, expected_y)
-    assert np.array_equal((batches.sizes > 0).sum(1), [7, 6, 2])
+    assert np.array_equal((batches.sizes > 0).sum(0), [7, 6, 2])
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, None])

@@ -29,7 +29,7 @@ class StackedBatches:
             is made for one shape: a client without a batch has rows labelled `PADDED` only.
 
     Attributes:
-        sizes: Examples of each client's batches, (K, steps), 0 after its last one of a phase.
+        sizes: Examples of each client's batches, (steps, K), 0 after its last one of a phase.
         ends: The step with which each phase ends.
     """
 
@@ -47,10 +47,12 @@ class StackedBatches:
         chosen = _examples(data, clients, np.asarray(phases), address, batch_size, drop_singleton)
         self.sizes = (chosen >= 0).sum(2)
         self.ends = np.asarray(phases).max(0).cumsum().tolist()
-        count, num_batches, width = chosen.shape
-        own = zip((self.sizes > 0).sum(0).tolist(), self.sizes.max(0).tolist(), strict=True)
+        num_batches, count, width = chosen.shape
+        own = zip((self.sizes > 0).sum(1).tolist(), self.sizes.max(1).tolist(), strict=True)
         self._shapes = [(count, width)] * num_batches if one_shape else list(own)
+        # One for all steps, and each step's numbers side by side.
         self._chosen = torch.from_numpy(chosen).to(data.device)
+        self._whole = bool((chosen >= 0).all())
         batches = [data.train_batches(k, *address, batch_size) for k in clients] if data.augmented else []
         self._augmentations = [one.augmentation for one in batches]
 
@@ -60,15 +62,14 @@ class StackedBatches:
 
     def seen(self) -> list[list[int]]:
         """Give the examples that each client sees in each phase, (K, P)."""
-        parts = np.split(self.sizes, self.ends[:-1], axis=1)
-        return np.stack([part.sum(1) for part in parts], 1).tolist()
+        parts = np.split(self.sizes, self.ends[:-1])
+        return np.stack([part.sum(0) for part in parts], 1).tolist()
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of every step."""
         for step, (count, width) in enumerate(self._shapes):
-            sizes = self.sizes[:count, step]
-            chosen = self._chosen[:count, step, :width]
-            if sizes.min() == width:
+            sizes, chosen = self.sizes[step, :count], self._chosen[step, :count, :width]
+            if self._whole:
                 yield self._inputs(chosen, sizes), self._data.train_labels(chosen)
             else:
                 filled = chosen.clamp(min=0)
@@ -96,17 +97,18 @@ def _examples(
     batch_size: int | None,
     drop_singleton: bool,
 ) -> np.ndarray:
-    """Give the entry (`data.pixels`) at each place of each batch, int64 (K, steps, B), and -1 where there is none."""
+    """Give the entry (`data.pixels`) at each place of each batch, int64 (steps, K, B), and -1 where there is none."""
     seed, round_idx = address
     offsets, entries = data.split.train.offsets, data.entries.train
     counts = [data.num_examples(k) for k in clients]
     size, kept = np.array([cut(count, batch_size, drop_singleton) for count in counts]).T
     num_steps, per_epoch = phases.sum(1), -(-kept // size)
     epochs = -(-num_steps // per_epoch)
+    generator = torch.Generator()  # one for all, for making one takes as long as an order
     orders = [
         order
         for k, count, used, num in zip(clients, counts, kept.tolist(), epochs.tolist(), strict=True)
-        for order in islice(epoch_orders(count, used, (seed, round_idx, k)), num)
+        for order in islice(epoch_orders(count, used, (seed, round_idx, k), generator), num)
     ]
     # One row for each client's epoch, then one for each example in it.
     who = np.repeat(np.arange(len(clients)), epochs)
@@ -117,8 +119,8 @@ def _examples(
     entry = entries[offsets[np.asarray(clients)][who] + torch.cat(orders).numpy()]
     done = step < num_steps[who]
     who, step, place, entry = who[done], step[done], (place % size[who])[done], entry[done]
-    table = np.full((len(clients), phases.max(0).sum(), min(size.max(), kept.max())), -1, dtype=np.int64)
-    table[who, _columns(phases, who, step), place] = entry
+    table = np.full((phases.max(0).sum(), len(clients), min(size.max(), kept.max())), -1, dtype=np.int64)
+    table[_columns(phases, who, step), who, place] = entry
     return table
 
 

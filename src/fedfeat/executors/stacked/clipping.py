@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -36,13 +34,3 @@ class Clip(NamedTuple):
         factors = (self.value / (whole + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
-
-
-@contextmanager
-def unclipped(trainer: pl.Trainer) -> Iterator[None]:
-    """Have a Trainer leave gradients alone; it refuses to clip those of a module that steps its own optimizer."""
-    bound, trainer.gradient_clip_val = trainer.gradient_clip_val, None
-    try:
-        yield
-    finally:
-        trainer.gradient_clip_val = bound

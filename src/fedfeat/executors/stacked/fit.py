@@ -1,9 +1,10 @@
-"""One Lightning fit of many clients, each with weights of its own."""
+"""One fit of many clients, each with weights of its own."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,6 @@ from fedfeat.executors.stacked.clipping import Clip
 from fedfeat.executors.stacked.dropout import DropoutMasks
 from fedfeat.executors.stacked.stacking import Objective, gradients, narrow, restack
 from fedfeat.executors.stacked.states import StateRows, load_states
-from fedfeat.models.quick_module import QuickModule
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -29,13 +29,16 @@ def trainable(client: ClientModule) -> dict[str, nn.Parameter]:
     return {f"{PREFIX}{name}": p for name, p in client.named_parameters() if p.requires_grad}
 
 
-class StackedClients(QuickModule):
+class StackedClients:
     """Clients of one architecture side by side; a step is one of every client that still has one.
 
+    Lightning's Trainer has no part in it: what it would do beside a step is refused where clients are stacked
+    (`stackable`), and it would take the weights back to host memory after every fit.
+
     Args:
-        objective: Around the client half. What all clients have in common is in it.
+        objective: Around the client half, on the device. What all clients have in common is in it.
         stack: What they do not, (K, *), under the names of its `Objective`; all that trains is among it. Changed in
-            place by the fit.
+            place by the fit, where it is.
         sizes: Examples of each step's batches (steps, K), 0 after a client's last one, which comes no later than that
             of the client before, in each phase.
         ends: The step with which each phase of the fits ends.
@@ -44,8 +47,6 @@ class StackedClients(QuickModule):
         clip: What is done to each client's gradients before a step.
         differentiate: `executors.stacked.stacking.gradients`, or a compiled one.
     """
-
-    objective: Objective
 
     def __init__(
         self,
@@ -58,62 +59,57 @@ class StackedClients(QuickModule):
         clip: Clip | None = None,
         differentiate: Callable[..., tuple[Params, Tensor, Params]] = gradients,
     ) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        # Not one of its modules: Lightning looks through them many times a fit, and moves them to and fro.
-        self.__dict__["objective"] = objective
-        trained = {name: nn.Parameter(stack.pop(name)) for name in trainable(objective.client)}
-        self._names = list(trained)
-        self.weights = nn.ParameterList(trained.values())
-        self._fixed = dict(stack)
+        self.objective = objective
+        single = trainable(objective.client)
+        self._names, self.weights = list(single), [nn.Parameter(stack[name]) for name in single]
+        self._fixed = {name: tensor for name, tensor in stack.items() if name not in single}
         self._sizes, self._ends = sizes, ends
-        self._seeds, self._differentiate = seeds, differentiate
+        self._differentiate, self._clip = differentiate, clip
         self._phase, self._trained = -1, self._trains_now()
-        self._kept, self._clip = kept, clip
-        self._full: dict[nn.Parameter, Tensor] = {}
-        self._counts = self._loss_sums = torch.empty(0)
-        self._masks: DropoutMasks | None = None
-        self.states: StateRows | None = None
-
-    def configure_optimizers(self) -> Optimizer:
-        """Lightning hook: the client half's optimizer, on stacked parameters."""
-        client = self.objective.client
-        optimizer = client.configure_optimizers()
-        restack(optimizer, dict(zip(trainable(client).values(), self.weights, strict=True)))
-        if self._kept is not None:
-            load_states(optimizer, self._kept)
-            self.states = StateRows(optimizer, len(self._kept))
-        return optimizer
-
-    def on_train_start(self) -> None:
-        """Lightning hook: ready what steps need, on the device."""
-        self.objective.to(self.device).train()
         self._full = {parameter: parameter.data for parameter in self.weights}
-        self._fixed = {name: tensor.to(self.device) for name, tensor in self._fixed.items()}
-        dtype = torch.promote_types(self.weights[0].dtype, torch.float32)
-        self._counts = torch.tensor(self._sizes, dtype=dtype, device=self.device)
-        self._loss_sums = torch.zeros(len(self.weights[0]), dtype=dtype, device=self.device)
-        self._masks = DropoutMasks(self.objective.calls, self._seeds, self.device)
+        first = self.weights[0]
+        dtype, device = torch.promote_types(first.dtype, torch.float32), first.device
+        self._counts = torch.tensor(sizes, dtype=dtype, device=device)
+        self._loss_sums = torch.zeros(len(first), dtype=dtype, device=device)
+        self._masks = DropoutMasks(objective.calls, seeds, device)
+        self._optimizer = objective.client.configure_optimizers()
+        restack(self._optimizer, dict(zip(single.values(), self.weights, strict=True)))
+        self.states: StateRows | None = None
+        if kept is not None:
+            load_states(self._optimizer, kept)
+            self.states = StateRows(self._optimizer, len(kept))
+
+    def fit(
+        self, batches: Iterable[tuple[Tensor, Tensor]], precision: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Take the steps.
+
+        Args:
+            batches: Inputs and labels of each, on the device.
+            precision: Gives the context of a step.
+        """
+        for step, batch in enumerate(batches):
+            with precision():
+                self._step(step, *batch)
+        for parameter, tensor in self._full.items():
+            parameter.grad = None
+            parameter.data = tensor
 
     @torch.no_grad()
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Lightning hook: one step of all clients that have one."""
-        inputs, labels = batch
-        sizes = self._sizes[batch_idx][: len(labels)]
+    def _step(self, step: int, inputs: Tensor, labels: Tensor) -> None:
+        sizes = self._sizes[step][: len(labels)]
         active = sum(size > 0 for size in sizes)
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
         if len(self._ends) > 1:
-            self._begin_phase_of(batch_idx, optimizer)
+            self._begin_phase_of(step, self._optimizer)
         if active != len(self.weights[0]):
             if self.states is not None:
                 self.states.note(active)
-            narrow(optimizer, self._full, active)
+            narrow(self._optimizer, self._full, active)
         losses = self._set_gradients(inputs, labels, sizes, active)
         if self._clip is not None:
             self._clip_gradients(self._clip, active)
-        optimizer.step()
-        self._loss_sums[:active].addcmul_(losses, self._counts[batch_idx, :active])
+        self._optimizer.step()
+        self._loss_sums[:active].addcmul_(losses, self._counts[step, :active])
 
     def _clip_gradients(self, clip: Clip, active: int) -> None:
         stepped = zip(self._names, self.weights, strict=True)
@@ -140,7 +136,6 @@ class StackedClients(QuickModule):
     def _set_gradients(self, inputs: Tensor, labels: Tensor, sizes: Sequence[int], active: int) -> Tensor:
         """Give the first clients' weights their gradients, and return their losses (active,)."""
         count = len(labels)
-        assert self._masks is not None
         masks = self._masks.draw(sizes, labels.shape[1])
         fixed = {name: tensor[:count] for name, tensor in self._fixed.items()}
         parameters = dict(zip(self._names, self.weights, strict=True))
@@ -155,17 +150,11 @@ class StackedClients(QuickModule):
             fixed[name].copy_(tensor)
         return losses[:active]
 
-    def on_train_end(self) -> None:
-        """Lightning hook: show the tensors of all clients again."""
-        for parameter, tensor in self._full.items():
-            parameter.grad = None
-            parameter.data = tensor
-
     def fitted(self) -> Params:
-        """Give the tensors (K, *) of the clients, on the CPU, under the names of the client half's and in its order."""
-        trained = dict(zip(self._names, (parameter.data for parameter in self.weights), strict=True))
+        """Give the tensors (K, *) of the clients, under the names of the client half's and in its order."""
+        trained = dict(zip(self._names, self._full.values(), strict=True))
         found = {key.removeprefix(PREFIX): tensor for key, tensor in (trained | self._fixed).items()}
-        return {key: found[key].cpu() for key in self.objective.client.state_dict() if key in found}
+        return {key: found[key] for key in self.objective.client.state_dict() if key in found}
 
     def loss_sums(self) -> list[float]:
         """Give each client's sum of losses over the examples that it has seen."""

@@ -15,7 +15,6 @@ from fedfeat.data.batches import PADDED
 from fedfeat.executors.stacked.dropout import DropoutCall
 from fedfeat.executors.stacked.norms import BatchNorm, batch_norms, normalised
 from fedfeat.models.twin import Twin
-from fedfeat.params import Row
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -40,13 +39,6 @@ def repeated(params: Params, count: int) -> Params:
 def write_row(stack: Params, index: int, params: Params) -> None:
     """Write one model's tensors (*) into a stack (K, *), in place; entries that the stack lacks are passed over."""
     torch._foreach_copy_([tensor[index] for tensor in stack.values()], [params[key] for key in stack])
-
-
-def rows(stack: Params) -> list[Row]:
-    """Give every model of a stack (K, *), as views."""
-    columns = [tensor.unbind() for tensor in stack.values()]
-    each = enumerate(zip(*columns, strict=True))
-    return [Row(dict(zip(stack, views, strict=True)), stack, index) for index, views in each]
 
 
 @torch.no_grad()

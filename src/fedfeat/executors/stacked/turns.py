@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from fedfeat.client import ClientModule
-from fedfeat.clients.local_trainer import begin_fit, quiet
 from fedfeat.clients.tasks import Task
-from fedfeat.clients.turns import left_out, turn_of
 from fedfeat.clients.worker import Worker
 from fedfeat.data.batches import cut
 from fedfeat.errors import ClientError
 from fedfeat.executors.stacked.batches import StackedBatches
-from fedfeat.executors.stacked.clipping import Clip, unclipped
+from fedfeat.executors.stacked.clipping import Clip
 from fedfeat.executors.stacked.fit import StackedClients, trainable
-from fedfeat.executors.stacked.stacking import Objective, gradients, repeated, rows, write_row
-from fedfeat.params import copy_into, snapshot
-from fedfeat.tree import identical, is_finite
-from fedfeat.types import Turn, Update
+from fedfeat.executors.stacked.stacking import Objective, gradients, repeated, write_row
+from fedfeat.executors.stacked.updates import made_updates
+from fedfeat.tree import identical
+from fedfeat.types import Update
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -83,7 +81,8 @@ def fit_stacked(
         worker.drop_singleton,
         one_shape=differentiate is not gradients,
     )
-    turns, stack = _begun(worker, objective, tasks)
+    objective.to(worker.data.device).train()
+    stack = _begun(worker, objective, tasks)
     seeds = [worker.fit_seed(task) for task in tasks] if objective.calls else []
     bound, algorithm = worker.trainer.gradient_clip_val, worker.trainer.gradient_clip_algorithm
     clip = Clip(bound, algorithm) if bound else None
@@ -91,34 +90,27 @@ def fit_stacked(
     client.optimizer_state = {}
     states = [task.kept.optimizer if task.kept else {} for task in tasks]
     kept = states if worker.settings.keep_optimizer else None
-    sizes = batches.sizes.T.tolist()
-    module = StackedClients(objective, stack, sizes, batches.ends, seeds, kept, clip, differentiate)
-    begin_fit(worker.lightning, len(batches), len(batches))
-    with quiet(), unclipped(worker.lightning):
-        worker.lightning.fit(module, batches)
-    made = [
-        turn._replace(num_steps=int(count))
-        for turn, count in zip(turns, (batches.sizes > 0).sum(1), strict=True)
-    ]
-    results = _updates(worker, client, zip(tasks, made, strict=True), module, batches.seen())
+    sizes = batches.sizes.tolist()
+    stacked = StackedClients(objective, stack, sizes, batches.ends, seeds, kept, clip, differentiate)
+    stacked.fit(batches, worker.lightning.precision_plugin.train_step_context)
+    results = made_updates(worker, client, tasks, stacked, batches)
     by_place = dict(zip(places, results, strict=True))
     return [by_place[place] for place in range(len(places))]
 
 
-def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> tuple[list[Turn], Params]:
+def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> Params:
     """Stack what clients are before their first step, and leave in the module what they have in common."""
     client = objective.client
-    turns = [worker.begin(client, tasks[0])]
+    worker.begin(client, tasks[0])
     state = objective.state_dict()
     if _alike(client, tasks):
-        turns += [turn_of(client, task, None, worker.data, worker.settings.seed) for task in tasks[1:]]
         own = (*trainable(client), *objective.moving)
-        return turns, repeated({name: state[name] for name in own}, len(tasks))
+        return repeated({name: state[name] for name in own}, len(tasks))
     stack = repeated(state, len(tasks))
     for index, task in enumerate(tasks[1:], start=1):
-        turns.append(worker.begin(client, task))
+        worker.begin(client, task)
         write_row(stack, index, objective.state_dict())
-    return turns, stack
+    return stack
 
 
 def _alike(client: ClientModule, tasks: Sequence[Task]) -> bool:
@@ -127,46 +119,3 @@ def _alike(client: ClientModule, tasks: Sequence[Task]) -> bool:
         return False
     first = tasks[0].payload
     return all(task.kept is None and identical(task.payload, first) for task in tasks)
-
-
-def _updates(
-    worker: Worker,
-    client: ClientModule,
-    turns: Iterable[tuple[Task, Turn]],
-    module: StackedClients,
-    seen: Sequence[Sequence[int]],
-) -> list[Update | ClientError]:
-    fitted = module.fitted()
-    skipped = left_out(client)
-    common = _by_part(
-        snapshot(client, [key for key in client.state_dict() if key not in {*fitted, *skipped}])
-    )
-    sent = {key: stack for key, stack in fitted.items() if key not in skipped}
-    own = {part: rows(stack) for part, stack in _by_part(sent).items()}
-    healthy = is_finite(fitted)
-    states = module.states.read() if module.states is not None else [{}] * len(seen)
-    results: list[Update | ClientError] = []
-    for index, ((task, turn), loss_sum, by_phase, state) in enumerate(
-        zip(turns, module.loss_sums(), seen, states, strict=True)
-    ):
-        client.note(loss_sum, by_phase)
-        if client.runs_at_upload or task.evaluate or task.probe:
-            copy_into(client, {key: stack[index] for key, stack in fitted.items()})
-        mine = {part: found[index] for part, found in own.items()}
-        tensors = common | {p: common[p] | row if p in common else row for p, row in mine.items()}
-        update = worker.conclude(client, task, turn, tensors, state)
-        if not healthy and not (is_finite(update.payload) and is_finite(update.kept)):
-            results.append(worker.failure(task, "its update holds values that are not finite"))
-        else:
-            results.append(update)
-    return results
-
-
-def _by_part(tensors: Params) -> dict[str, Params]:
-    """Sort a client half's tensors by the module that they belong to; its own buffers belong to none."""
-    parts: dict[str, Params] = {}
-    for key, tensor in tensors.items():
-        part, dot, name = key.partition(".")
-        if dot:
-            parts.setdefault(part, {})[name] = tensor
-    return parts
