@@ -233,12 +233,11 @@ class ClientModule(ClippedModule):
 
     def turn_metrics(self) -> dict[str, float]:
         """Mean training loss over the examples seen in this turn, their number, and the FLOPs spent on them."""
-        return fit_metrics(float(self._loss_sum), self._num_seen, self.flops_per_example)
+        return self.metrics_of(float(self._loss_sum), self._num_seen)
 
-
-def fit_metrics(loss_sum: float, seen: float, flops_per_example: float) -> dict[str, float]:
-    """Give what `ClientModule.turn_metrics` says, of a sum of losses over so many examples."""
-    return {"train/loss": loss_sum / max(seen, 1.0), "examples": seen, "flops": seen * flops_per_example}
+    def metrics_of(self, loss: float, seen: float) -> dict[str, float]:
+        """As `turn_metrics`, of a sum of losses over so many examples."""
+        return {"train/loss": loss / max(seen, 1.0), "examples": seen, "flops": seen * self.flops_per_example}
 
 
 def joined(halves: Sequence[type[ClientModule]], **arguments: Any) -> ClientModule:

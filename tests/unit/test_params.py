@@ -17,6 +17,8 @@ from fedfeat.params import (
     trained_names,
     zeros_of,
 )
+from fedfeat.tree import num_bytes
+from fedfeat.types import Weights
 
 
 def mean_of(*pairs):
@@ -227,14 +229,19 @@ def stacked_updates(count, seed):
     return rows(stack)
 
 
-def test_rows_of_stacks_have_the_mean_of_their_tensors():
-    """Two stacks in turns, one of whose rows comes twice, is left out or weighs nothing, beside one that is none."""
-    one, other = stacked_updates(4, 0), stacked_updates(3, 1)
+@pytest.mark.parametrize("count", [4, 40])
+def test_rows_of_stacks_have_the_mean_of_their_tensors(count):
+    """Two stacks in turns, one of whose rows comes twice, is left out or weighs nothing, beside one that is none.
+
+    Few rows are summed one by one, many in one product.
+    """
+    one, other = stacked_updates(count, 0), stacked_updates(3, 1)
     one[3]["w"].fill_(torch.nan)
     stream = [
         (one[1], 3),
         (one[0], 2),
         (one[2], 0),
+        *[(row, place) for place, row in enumerate(one[4:], start=1)],
         (other[0], 5),
         (dict(other[1]), 1),
         (other[2], 4),
@@ -245,7 +252,7 @@ def test_rows_of_stacks_have_the_mean_of_their_tensors():
         found.add(row, weight)
         expected.add(dict(row), weight)
     for key, mean in expected.result().items():
-        torch.testing.assert_close(found.result()[key], mean, rtol=0, atol=1e-3 if key == "half" else 1e-14)
+        torch.testing.assert_close(found.result()[key], mean, rtol=0, atol=1e-3 if key == "half" else 1e-13)
     assert found.result()["w"].isfinite().all()
 
 
@@ -255,3 +262,4 @@ def test_a_choice_of_a_row_is_one():
     assert isinstance(chosen, Row)
     assert (chosen.stack, chosen.index) == (row.stack, 0)
     assert list(chosen) == ["s", "w"]
+    assert num_bytes(Weights(chosen)) == num_bytes(dict(chosen)) == 8 + 6 * 8

@@ -14,6 +14,9 @@ from fedfeat.params.tensors import require_equal_keys, require_equal_shapes, sum
 if TYPE_CHECKING:
     from fedfeat.types import Params
 
+# Fewer rows are summed one by one, as updates are that are no rows.
+_MANY = 16
+
 
 class WeightedMean:
     """The weighted mean of a stream of parameters, in constant memory.
@@ -79,12 +82,11 @@ class WeightedMean:
 
     def _sum_rows(self) -> None:
         """Add the rows that wait; those of weight 0 or never added stay outside."""
-        if len(self._waiting) == 1:
-            ((index, share),) = self._waiting.items()
-            self._sum({key: self._stack[key][index] for key in self._like}, share)
-        elif self._waiting:
-            parts = {key: self._product(self._stack[key].detach()) for key in self._like}
-            self._sum(parts, 1.0)
+        if len(self._waiting) < _MANY:
+            for index, share in self._waiting.items():
+                self._sum({key: self._stack[key][index] for key in self._like}, share)
+        else:
+            self._sum({key: self._product(self._stack[key].detach()) for key in self._like}, 1.0)
         self._stack, self._waiting = {}, {}
 
     def _product(self, stack: Tensor) -> Tensor:
@@ -96,7 +98,7 @@ class WeightedMean:
             return stack.amax(0)
         stack = stack.to(sum_dtype(stack))
         shares = torch.tensor([self._waiting[place] for place in places], dtype=stack.dtype)
-        return (shares.to(stack.device).view(-1, *[1] * (stack.dim() - 1)) * stack).sum(0)
+        return torch.tensordot(shares.to(stack.device), stack, dims=1)
 
     def _sum(self, params: Params, share: float) -> None:
         if not self._sums:  # the first of all, whose share is 1, or rows with the first among them

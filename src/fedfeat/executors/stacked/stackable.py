@@ -55,7 +55,7 @@ def check_stackable(worker: Worker, executor: str, probed: Callable[[ClientModul
         raise ConfigError(f"{rule}, for {reason}.")
     for module in worker.kinds():
         try:
-            with torch.random.fork_rng(), _uncompiled(worker):
+            with torch.random.fork_rng(_gpus(worker.data.device)), _uncompiled(worker):
                 gap = _gap(worker, probed(module).objective)
         except Exception as error:  # whatever the layers of a network and `vmap` may say
             reason = f"a step of two clients together fails ({cause_of(error)})"
@@ -65,6 +65,11 @@ def check_stackable(worker: Worker, executor: str, probed: Callable[[ClientModul
                 f"{rule}, for in a step of two clients together gradients are others than in a step of one "
                 f"(by {gap:.2g} of the largest)."
             )
+
+
+def _gpus(device: torch.device) -> list[int]:
+    """Name the GPU that draws; all of them would be initialised otherwise."""
+    return [device.index or 0] if device.type == "cuda" else []
 
 
 def _refusal(worker: Worker) -> str | None:

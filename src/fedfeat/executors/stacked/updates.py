@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedfeat.client import ClientModule, fit_metrics
+from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import left_out, turn_of
 from fedfeat.clients.worker import Worker
@@ -33,7 +33,9 @@ def made_updates(
     fitted = stacked.fitted()
     healthy = is_finite(fitted)
     results = make(worker, client, tasks, stacked, batches, fitted)
-    return list(results) if healthy else [_checked(worker, *pair) for pair in zip(tasks, results, strict=True)]
+    return (
+        list(results) if healthy else [_checked(worker, *pair) for pair in zip(tasks, results, strict=True)]
+    )
 
 
 def _checked(worker: Worker, task: Task, update: Update) -> Update | ClientError:
@@ -45,7 +47,7 @@ def _checked(worker: Worker, task: Task, update: Update) -> Update | ClientError
 def _sends_weights_alone(client: ClientModule) -> bool:
     """Whether all that comes of a turn are shared weights and what every half says of its fit."""
     own = type(client)
-    methods = ("upload", "note", "turn_metrics")
+    methods = ("upload", "note", "turn_metrics", "metrics_of")
     as_given = all(getattr(own, name) is getattr(ClientModule, name) for name in methods)
     return as_given and not client.runs_at_upload and not client.personal_keys
 
@@ -58,19 +60,21 @@ def _views(
     batches: StackedBatches,
     fitted: Params,
 ) -> list[Update]:
-    """Give updates whose tensors are views of the stack, on the device; what all have in common has no own rows."""
+    """Give updates whose tensors are views of one stack; what all have in common has no rows of its own in it."""
     state, keys = client.state_dict(), client.shared_keys
     names = {key: f"model.{key}" for key in keys}
     common = {key: state[name].detach() for key, name in names.items() if name not in fitted}
     stack = {
-        key: common[key].expand(len(tasks), *common[key].shape) if key in common else fitted[names[key]]
+        # One copy from a GPU for all clients.
+        key: common[key].cpu().expand(len(tasks), *common[key].shape)
+        if key in common
+        else fitted[names[key]].cpu()
         for key in keys
     }
-    flops = client.flops_per_example
     counts = [worker.data.num_examples(task.client_id) for task in tasks]
     each = zip(tasks, counts, rows(stack), stacked.loss_sums(), batches.sizes.sum(0).tolist(), strict=True)
     return [
-        Update(task.client_id, count, Weights(row), None, fit_metrics(loss, float(seen), flops))
+        Update(task.client_id, count, Weights(row), None, client.metrics_of(loss, float(seen)))
         for task, count, row, loss, seen in each
     ]
 

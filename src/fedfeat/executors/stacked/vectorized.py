@@ -38,10 +38,11 @@ class VectorizedExecutor(SerialExecutor):
 
     Args:
         build_worker: Makes the worker.
-        memory_mb: What the clients of one fit may take, by a rough count of weights and activations.
+        memory_mb: What the clients of one fit may take where they train, by a rough count of weights and activations;
+            None: 1,024 on the CPU, on a GPU four fifths of what is free there.
     """
 
-    def __init__(self, build_worker: Callable[[], Worker], memory_mb: Positive = 1024) -> None:
+    def __init__(self, build_worker: Callable[[], Worker], memory_mb: Positive | None = None) -> None:
         self.worker = build_worker()
         self._probed = lru_cache(MAX_ARCHITECTURES)(partial(probe, self.worker))
         check_stackable(self.worker, "vectorized", self._probed)
@@ -51,7 +52,8 @@ class VectorizedExecutor(SerialExecutor):
         model = sum(t.numel() * t.element_size() for t in self.worker.module.state_dict().values())
         saved = batch * self._probed(self.worker.module).saved_bytes
         self.bytes_per_client = int(_MODELS * model + _ACTIVATIONS * saved)
-        self.num_together = max(int(memory_mb * 2**20) // max(self.bytes_per_client, 1), 1)
+        allowed = _allowed_bytes(self.worker.data.device) if memory_mb is None else memory_mb * 2**20
+        self.num_together = max(int(allowed) // max(self.bytes_per_client, 1), 1)
 
     def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
         """Fit clients together; call any other method of the worker in cohort order."""
@@ -101,3 +103,8 @@ class VectorizedExecutor(SerialExecutor):
                     "%d clients are fitted one after the other, for together: %s", len(tasks), cause_of(error)
                 )
         return [self.here("fit", task) for task in tasks]
+
+
+def _allowed_bytes(device: torch.device) -> float:
+    """Give what the clients of one fit may take where nobody says it: a share of a GPU that holds the data already."""
+    return 0.8 * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2.0**30
