@@ -21,7 +21,7 @@ from fedfeat.algorithms.own_models import TwinClient
 from fedfeat.client import Batch
 from fedfeat.config.conditions import UnitInterval
 from fedfeat.models.twin import own_tensors
-from fedfeat.params import copy_into, snapshot, trained_names
+from fedfeat.params import copy_into, snapshot
 from fedfeat.types import Tensors, Turn, Weights
 
 _PART = 512  # Examples of a pass without steps; only memory depends on it.
@@ -60,7 +60,6 @@ class APFLClient(TwinClient):
         super().__init__(**arguments)
         self.adaptive = adaptive
         self.mix = _Mix(alpha)
-        self._trained = trained_names(self.model)
         self._initial = MixedModel(snapshot(self.model), self.mix.alpha.clone())
         self._num_asked = 0
 
@@ -100,8 +99,8 @@ class APFLClient(TwinClient):
     def _mixed(self, alpha: Tensor | None = None) -> dict[str, Tensor]:
         """``alpha * v + (1 - alpha) * w``, in which w is fixed; of what trains, for the rest is the same in both."""
         share, w = self.mix.alpha if alpha is None else alpha, dict(self.model.named_parameters())
-        v = self.own.named_tensors()
-        return {name: share * v[name] + (1 - share) * w[name].detach() for name in self._trained}
+        own = {name: v for name, v in self.own.named_tensors().items() if v.requires_grad}
+        return {name: share * v + (1 - share) * w[name].detach() for name, v in own.items()}
 
     def loss(self, batch: Batch) -> Tensor:
         """``F_k(vbar) + F_k(w)``, in which no gradient passes from vbar to w."""

@@ -167,18 +167,5 @@ def gradients(
     def loss(own: Params, fixed: Params, x: Tensor, y: Tensor, masks: list[Tensor]) -> tuple[Tensor, Params]:
         return functional_call(objective, own | fixed, (x, y, masks))
 
-    if torch.compiler.is_compiling():  # what is compiled sees through transforms alone
-        found, (losses, moved) = vmap(grad_and_value(loss, has_aux=True))(
-            own, fixed, inputs, labels, list(masks)
-        )
-        return found, losses, moved
-    # The models know nothing of each other, so the gradients of all losses are each model's own. A transform would
-    # cost a quarter more, for it wraps every operation of both passes.
-    leaves = {name: tensor.detach().requires_grad_() for name, tensor in own.items()}
-    with torch.enable_grad():
-        losses, moved = vmap(loss)(leaves, fixed, inputs, labels, list(masks))
-    slopes = torch.autograd.grad(
-        losses, list(leaves.values()), torch.ones_like(losses), allow_unused=True, materialize_grads=True
-    )
-    moved = {name: tensor.detach() for name, tensor in moved.items()}
-    return dict(zip(leaves, slopes, strict=True)), losses.detach(), moved
+    found, (losses, moved) = vmap(grad_and_value(loss, has_aux=True))(own, fixed, inputs, labels, list(masks))
+    return found, losses, moved
