@@ -19,7 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "docs/api"
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "methods": ("Halves of a method", ("client", "server", "types", "seeding", "errors")),
-    "arithmetic": ("Weights and trees of tensors", ("params", "tree", "features.simplex")),
+    "arithmetic": (
+        "Weights and trees of tensors",
+        ("params.tensors", "params.rows", "params.mean", "tree", "features.simplex"),
+    ),
     "networks": (
         "Networks",
         ("models.network", "models.blocks", "models.policy", "models.frozen", "models.twin", "models.fusion",
