@@ -33,7 +33,7 @@ bench: install ## Ratios to loops by hand, a line per workload in results/bench.
 
 install: .venv/.installed ## Install everything that uv.lock pins into .venv
 
-demo: install ## Five methods on real digits, with curves (about 2 minutes on CPU)
+demo: install ## Five methods on real digits on one page: curves, split, alignment (about a minute on 2 cores)
 	$(RUN) python scripts/demo.py
 
 # Tests of one file stay in one process, for fixtures that take minutes are made once a file.

@@ -8,17 +8,29 @@ from fedfeat.commands import report
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "logs" / "sweeps" / "demo"
 OUT = ROOT / "logs" / "demo"
-SETTINGS = ("experiment=digits_10x3", "trainer=cpu")
+SETTINGS = (
+    "experiment=digits_10x3",
+    "trainer=cpu",
+    "logger=quiet",
+    # Which class each neuron of each client works for, after the local training of the last round.
+    "diagnostics=alignment",
+    "diagnostics.every=30",
+    "diagnostics.images_per_class=50",
+)
 ALGORITHMS = ("fed2", "fedavg", "fedprox", "local", "centralized")
 
 
 def main() -> None:
-    """Run the methods (finished runs are skipped), then report on them."""
-    for algorithm in ALGORITHMS:
+    """Run the methods (finished runs are skipped), then put them on one page."""
+    for number, algorithm in enumerate(ALGORITHMS, 1):
+        print(f"{number} of {len(ALGORITHMS)}: algorithm={algorithm}", flush=True)
         places = (f"paths.root={ROOT}", f"hydra.run.dir={RUNS / algorithm}")
         fedfeat.run([*SETTINGS, f"algorithm={algorithm}", *places])
-    report.main([str(RUNS), "--out", str(OUT)])
-    print(f"\nCurves: {OUT / 'curves_round.png'}\nRuns:   {RUNS}")
+    report.main([str(RUNS), "--html", "--out", str(OUT)])
+    print(
+        f"\nOpen {OUT / 'report.html'}: curves, the split, and which class each neuron of each client works for,"
+        f"\nunder FedAvg and under Fed2. Curves alone: {OUT / 'curves_round.png'}. Runs: {RUNS}"
+    )
 
 
 if __name__ == "__main__":

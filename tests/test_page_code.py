@@ -112,7 +112,8 @@ def test_every_command_is_taken_by_what_it_calls(command, monkeypatch):
     program, *words = command
     if (program, *words[:1]) == ("uv", "run"):
         rest = words[1:]
-        while rest and rest[0] == "--with":
+        while rest and rest[0] in ("--with", "--extra"):
+            assert rest[0] == "--with" or rest[1] in PROJECT["optional-dependencies"]
             rest = rest[2:]
         program, *words = rest
     if program == "python" and words[0].startswith("scripts/"):

@@ -44,7 +44,7 @@ def test_every_preset_has_a_sweep_and_says_its_command():
     for name, path in PRESETS.items():
         assert f"# fedfeat --multirun experiment=fed2/{name}\n" in path.read_text()
         assert set(axes(path)) & {"algorithm", "arm", "data"}
-    assert [path.stem for path in (CONFIGS / "sweep").rglob("*.yaml")] == ["seeds"]
+    assert [path.stem for path in sorted((CONFIGS / "sweep").rglob("*.yaml"))] == ["agent", "seeds"]
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fed2", "psi_net"])

@@ -111,7 +111,9 @@ def metrics(run_dir):
 
 
 def files(run_dir):
-    return sorted(str(path.relative_to(run_dir)) for path in run_dir.rglob("*"))
+    # Of a run whose processes share their fits, executor=auto has nothing to keep.
+    found = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*")} - {"executor.json"}
+    return sorted(found)
 
 
 def summary(run_dir):

@@ -20,6 +20,7 @@ PATIENCE = 240
 RUN = (
     "data=digits", "model=mlp", "model.hidden=[8]", "partition=iid", "federation.num_clients=4",
     "federation.local_epochs=null", "federation.local_steps=2", "trainer=cpu",
+    "executor=serial",  # one after the other: some of the clients here take a time of their own
 )  # fmt: skip
 
 pytestmark = [

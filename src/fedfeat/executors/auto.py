@@ -64,7 +64,7 @@ class AutoExecutor(Executor):
         self,
         build_worker: Callable[[], Worker],
         among: Sequence[Literal["vectorized", "processes"]] = ("vectorized", "processes"),
-        memory_mb: Positive = 1024,
+        memory_mb: Positive | None = None,
     ) -> None:
         self.worker = build_worker()
         self.choice: Choice | None = None

@@ -75,7 +75,7 @@ def test_the_rest_is_left_to_hydra(word):
          "'fed2/t1_vgg'; did you mean fed2/t1_vgg9 or fed2/t1_vgg16?"),
         ("experiment=t1_vgg9", "experiment must be one of cifar10_10x5, .*, mnist_iid, pfl_cifar10, board/..., "
          ".* but it is 't1_vgg9'; did you mean fed2/t1_vgg9?"),
-        ("sweep=fed2/foo", "sweep must be one of seeds, but it is 'fed2/foo'."),
+        ("sweep=fed2/foo", "sweep must be one of agent, seeds, but it is 'fed2/foo'."),
         ("logger=[csv,wnadb]", "logger must .* but it is 'wnadb'; did you mean wandb?"),
     ],
 )  # fmt: skip
