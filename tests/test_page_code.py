@@ -35,7 +35,19 @@ SHELL = ("bash", "sh", "console")
 OURS = r"(?:uv run |uv sync |make |(?:python )?scripts/\w+\.py )"
 INLINE = re.compile(rf"(?<!`)`({OURS}[^`]+)`(?!`)")
 # Programs of others, whose words we cannot check.
-FOREIGN = {"cd", "export", "git", "pre-commit", "ray", "source", "ssh", "tensorboard", "wandb", "zensical"}
+FOREIGN = {
+    "cd",
+    "export",
+    "git",
+    "jupyter",
+    "pre-commit",
+    "ray",
+    "source",
+    "ssh",
+    "tensorboard",
+    "wandb",
+    "zensical",
+}
 
 
 class Parsed(Exception):

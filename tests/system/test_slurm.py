@@ -242,7 +242,7 @@ def test_one_run_over_two_nodes_with_ray(tmp_path):
         out = tmp_path / "ray.out"
         job = two.submit(
             "--nodes=2", "--cpus-per-task=2", "--mem=1G", f"--chdir={ROOT}", f"--output={out}",
-            ROOT / "scripts/slurm/ray_nodes.sbatch", *RUN, "federation.num_rounds=2",
+            ROOT / "scripts/slurm/ray_nodes.sbatch", *RUN[:-1], "federation.num_rounds=2",
             **environment(tmp_path), RAY=str(FEDFEAT.with_name("ray")), PYTHON=sys.executable,
         )  # fmt: skip
         wait_for(lambda: not two.call("squeue", "-h"))
