@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from hypothesis import settings
 
 SMALL = (
     "data=synthetic",
@@ -25,6 +26,10 @@ SMALL = (
     "federation.local_epochs=1",
     "trainer=cpu",
 )
+
+# How long an example takes says nothing on a machine that runs other tests beside it.
+settings.register_profile("fedfeat", deadline=None)
+settings.load_profile("fedfeat")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
