@@ -147,6 +147,19 @@ def conv_net(
     return xavier_(network) if init == "xavier" else network
 
 
+def pooled_linear(width: int, num_classes: int) -> Block:
+    """Build the block ``fc`` of networks without hidden layers: the mean over the image, then one linear layer.
+
+    Args:
+        width: Channels of the features (B, width, H, W).
+        num_classes: Number of classes.
+    """
+    linear = nn.Linear(width, num_classes)
+    return "fc", named_layers(
+        [("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("linear", linear)]
+    )
+
+
 def named_layers(layers: Sequence[tuple[str, nn.Module | None]]) -> nn.Sequential:
     """Join the layers that are there, under their names."""
     return nn.Sequential(OrderedDict((name, layer) for name, layer in layers if layer is not None))

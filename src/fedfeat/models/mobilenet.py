@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedfeat.config.conditions import Positive
-from fedfeat.models.blocks import NORM_GROUPS, Norm, Size, image_channels, make_norm, named_layers
+from fedfeat.models.blocks import (
+    NORM_GROUPS,
+    Norm,
+    Size,
+    image_channels,
+    make_norm,
+    named_layers,
+    pooled_linear,
+)
 from fedfeat.models.grouped_conv import GroupedConv2d
 from fedfeat.models.network import Block, Network
 
@@ -39,9 +47,7 @@ def mobilenet_v1_cifar(
     for i, (_, stride) in enumerate(STAGES, start=1):
         block = _separable_block(widths[i - 1], widths[i], stride, norm, norm_groups)
         encoder.append((f"block{i}", block))
-    linear = nn.Linear(widths[-1], num_classes)
-    fc = named_layers([("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("linear", linear)])
-    return Network(encoder, [("fc", fc)], input_shape, num_classes)
+    return Network(encoder, [pooled_linear(widths[-1], num_classes)], input_shape, num_classes)
 
 
 def _separable_block(n_in: int, n_out: int, stride: int, norm: str, norm_groups: int) -> nn.Sequential:

@@ -24,7 +24,7 @@ POOLS = {
     "htfe3": ("resnet10", "resnet18", "resnet34"),
     "htfe4": HTFE8[:4],
     "htfe8": HTFE8,
-    "small4": ("cnn", "cnn_bn", "mlp", "mobilenet"),
+    "small4": ("cnn", "cnn_bn", "mlp", "resnet"),
 }
 PUBLISHED = {
     # 3 x 32 x 25 + 32, 32 x 64 x 25 + 64, 64 x 25 x 512 + 512: the 4-layer CNN without its last layer.

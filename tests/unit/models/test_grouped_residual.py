@@ -12,12 +12,14 @@ from fedfeat.models.adapt import numbered_layers
 from fedfeat.models.flops import forward_flops
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.grouped_layers import GroupedLinear
+from fedfeat.models.resnet import resnet_cifar
 from fedfeat.models.torchvision_adapter import torchvision_model
 
 torch.set_num_threads(1)
 NETWORKS = {
     "resnet18": (partial(torchvision_model, small_input=True), (3, 8, 8)),
     "resnet18_gn": (partial(torchvision_model, norm="gn", small_input=True), (3, 8, 8)),
+    "resnet_cifar": (partial(resnet_cifar, depth=14, width=20), (3, 8, 8)),
     "resnet50": (partial(torchvision_model, arch="resnet50"), (3, 32, 32)),
     "resnext50": (partial(torchvision_model, arch="resnext50_32x4d"), (3, 32, 32)),
     "mobilenet_v2": (partial(torchvision_model, arch="mobilenet_v2"), (3, 32, 32)),
@@ -40,10 +42,7 @@ def on_meta(name, **options):
 
 
 @pytest.mark.parametrize("groups", [7, 10])
-@pytest.mark.parametrize(
-    "name",
-    ["resnet18", "resnet18_gn", "resnet50", "resnext50", "mobilenet_v2", "mobilenet_v3", "efficientnet"],
-)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_no_group_learns_from_a_class_of_another(name, groups):
     assert_isolated(separate(name, groups=groups)[1])
 

@@ -11,6 +11,7 @@ from fedfeat.models.lstm import sent140_lstm
 from fedfeat.models.mlp import mlp
 from fedfeat.models.mobilenet import mobilenet_v1_cifar
 from fedfeat.models.network import Network
+from fedfeat.models.resnet import resnet_cifar
 from fedfeat.models.torchvision_adapter import torchvision_model
 from fedfeat.models.vgg import vgg9
 from fedfeat.models.widths import axes_of, kept_channels, narrowed, part_of, places
@@ -29,6 +30,7 @@ NETWORKS = {
     "mobilenet": lambda: mobilenet_v1_cifar(IMAGE, 4, norm="none", width_multiplier=0.25),
     "mobilenet, batch norm": lambda: mobilenet_v1_cifar(IMAGE, 4, width_multiplier=0.25),
     "resnet18": lambda: torchvision_model(IMAGE, 4, small_input=True),
+    "resnet_cifar": lambda: resnet_cifar(IMAGE, 4, depth=8),
     "mobilenet_v2": lambda: torchvision_model(IMAGE, 4, arch="mobilenet_v2"),
     "efficientnet_b0": lambda: torchvision_model(IMAGE, 4, arch="efficientnet_b0"),
 }

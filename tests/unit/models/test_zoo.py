@@ -7,6 +7,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import nn
+from torch.nn import functional
 
 from fedfeat.config.arguments import check_targets
 from fedfeat.errors import ConfigError
@@ -15,6 +16,7 @@ from fedfeat.models.hetero import hetero_cnn
 from fedfeat.models.mlp import mlp
 from fedfeat.models.mobilenet import mobilenet_v1_cifar
 from fedfeat.models.network import Network
+from fedfeat.models.resnet import resnet_cifar
 from fedfeat.models.vgg import vgg9, vgg11, vgg16_cifar
 
 CIFAR = (3, 32, 32)
@@ -45,6 +47,12 @@ def num_params(network):
         (partial(vgg16_cifar, norm="none", head="4096x2"), CIFAR, 10, 33_638_218, 4096),
         (partial(vgg16_cifar, norm="none", head="single"), CIFAR, 10, 14_714_688 + 5_130, 512),
         (mobilenet_v1_cifar, CIFAR, 10, 3_217_226, 1024),
+        # He et al. 2016, table 6, rounds to .27, .46, .85 and 1.7 million; its shortcuts have no filters.
+        (resnet_cifar, CIFAR, 10, 269_722 + 2_752, 64),
+        (partial(resnet_cifar, depth=32), CIFAR, 10, 464_154 + 2_752, 64),
+        (partial(resnet_cifar, depth=56), CIFAR, 10, 853_018 + 2_752, 64),
+        (partial(resnet_cifar, depth=110), CIFAR, 10, 1_727_962 + 2_752, 64),
+        (partial(resnet_cifar, depth=8, norm="gn"), CIFAR, 10, 75_290 + 2_752, 64),
         (mnist_cnn, MNIST, 10, 1_663_370, 512),
         # The second kernel is 3x3 instead of 5x5: 64 x 32 x 16 weights fewer.
         (partial(mnist_cnn, arch="code"), MNIST, 10, 1_663_370 - 32_768, 512),
@@ -120,6 +128,8 @@ def test_vgg16_counts_round_to_the_published_ones():
         (vgg16_cifar, (3, 64, 32), (512, 2, 1)),
         (mobilenet_v1_cifar, CIFAR, (1024, 2, 2)),
         (partial(mobilenet_v1_cifar, norm="gn", width_multiplier=0.25), MNIST, (256, 2, 2)),
+        (partial(resnet_cifar, depth=8), DIGITS, (64, 2, 2)),
+        (partial(resnet_cifar, depth=14, width=8, norm="gn"), (3, 24, 31), (32, 6, 8)),
         (mnist_cnn, MNIST, (64, 7, 7)),
         (partial(mnist_cnn, arch="code"), MNIST, (64, 7, 7)),
         (fusion_cifar_cnn, CIFAR, (64, 8, 8)),
@@ -145,6 +155,36 @@ def test_block_names_are_those_of_the_papers():
     assert names[:-3] == [f"conv{s}_{i}" for s, n in enumerate(stages, 1) for i in range(1, n + 1)]
     names = [name for name, _ in on_meta(mobilenet_v1_cifar, CIFAR, 10).blocks()]
     assert names == ["stem", *[f"block{i}" for i in range(1, 14)], "fc"]
+    names = [name for name, _ in on_meta(partial(resnet_cifar, depth=14), CIFAR, 10).blocks()]
+    assert names == ["stem", *[f"stage{s}_{i}" for s in (1, 2, 3) for i in (1, 2)], "fc"]
+
+
+def test_resnet_cifar_computes_what_the_paper_says():
+    """He et al. 2016: y = relu(F(x) + x), where a stage begins relu(F(x) + Wx); stride 2 in both of its ways."""
+    torch.manual_seed(0)
+    network = resnet_cifar(DIGITS, 3, depth=8, width=4).double().eval()
+    state = network.state_dict()
+    x = torch.randn(2, *DIGITS, dtype=torch.float64)
+
+    def layer(x, name, number, stride=1):
+        weight = state[f"{name}.conv{number}.weight"]
+        norm = {"": "norm", "1": "bn1", "2": "bn2"}[number]
+        own = [state[f"{name}.{norm}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")]
+        assert all(part.shape == weight.shape[:1] for part in own)
+        return functional.batch_norm(
+            functional.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2), *own
+        )
+
+    y = layer(x, "encoder.stem", "").relu()
+    for stage, stride in ((1, 1), (2, 2), (3, 2)):
+        name = f"encoder.stage{stage}_1.residual"
+        shortcut = y if stage == 1 else layer(y, f"{name}.downsample", "", stride)
+        y = (layer(layer(y, name, "1", stride).relu(), name, "2") + shortcut).relu()
+    logits = y.mean(dim=(2, 3)) @ state["head.fc.linear.weight"].T + state["head.fc.linear.bias"]
+    torch.testing.assert_close(network(x), logits)
+    # He et al. 2015, equation 10: variance 2 over the inputs of a filter.
+    weights = resnet_cifar(CIFAR, 10).get_submodule("encoder.stage3_2.residual.conv1").weight
+    assert weights.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.03)
 
 
 def test_vgg11_is_that_of_the_source():
@@ -290,6 +330,8 @@ def test_what_does_not_fit_is_refused_in_one_sentence(build, message):
         ("hetero.hetero_cnn", "arch", "A6", "be one of A1, A2, A3, A4, A5"),
         ("hetero.hetero_cnn", "variant", "x", "be one of auto, cifar10, cifar100"),
         ("mobilenet.mobilenet_v1_cifar", "width_multiplier", 0, "be in (0, inf)"),
+        ("resnet.resnet_cifar", "depth", 18, "be 6n + 2 for a whole n: 8, 14, 20, 32, 44, 56, 110 and so on"),
+        ("resnet.resnet_cifar", "norm", "none", "be one of bn, gn"),
         ("mlp.mlp", "hidden", [64, 0], "be a list in which each must be a positive whole number"),
         ("mlp.mlp", "hidden", 64, "be a list in which each must be a positive whole number"),
         ("cnn.digits_cnn", "width", 0, "be a positive whole number"),
@@ -313,5 +355,5 @@ def test_configs_cover_every_network():
     names = {path.stem for path in CONFIGS}
     assert names >= {
         "mlp", "digits_cnn", "mnist_cnn", "vgg9", "vgg16_cifar", "mobilenet_v1_cifar", "fusion_cifar_cnn",
-        "fedrep_cnn10", "fedrep_cnn100", "hetero_cnn", "resnet18_gn", "torchvision",
+        "fedrep_cnn10", "fedrep_cnn100", "hetero_cnn", "resnet18_gn", "resnet_cifar", "torchvision",
     }  # fmt: skip
