@@ -30,7 +30,7 @@ def stated() -> dict[str, list[tuple[str, str]]]:
         if line.startswith("# ") or (several and line.startswith("## ")):
             run = ""
         if line.startswith("Run: "):
-            run = CODE.findall(line)[0]
+            run = CODE.findall(line)[0].removeprefix("uv run fedfeat ")
         first = [line.split("|")[2]] if line.startswith("| ") else re.findall(r"^`[^`]+`", line)
         settings = [
             match for part in first for code in CODE.findall(part) if (match := SETTING.fullmatch(code))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from fedfeat.evidence.campaign import Campaign, Cell
-from fedfeat.evidence.stored import is_finished, seconds
+from fedfeat.evidence.stored import has_diverged, is_finished, seconds
 from fedfeat.evidence.tuning import chosen_point, point_scores
 from fedfeat.runs.finished import Run, read_run
 from fedfeat.runs.quantities import measured_numbers
@@ -27,8 +27,21 @@ class Archive:
     @cached_property
     def places(self) -> dict[Cell, Path]:
         """Folders of the finished runs, in the order of the campaign."""
+        return self._those(is_finished)
+
+    @cached_property
+    def diverged(self) -> dict[Cell, Path]:
+        """Folders of the runs that ended because a client's update was not finite, in the order of the campaign."""
+        return self._those(has_diverged)
+
+    @cached_property
+    def ended(self) -> dict[Cell, Path]:
+        """Folders of both."""
+        return self.places | self.diverged
+
+    def _those(self, are: Callable[[Path], bool]) -> dict[Cell, Path]:
         places = {cell: self.folder / cell.name for cell in self.campaign.cells()}
-        return {cell: place for cell, place in places.items() if is_finished(place)}
+        return {cell: place for cell, place in places.items() if are(place)}
 
     def runs(self, study: str, setting: str, arm: str) -> dict[int, Run]:
         """Give the finished runs of an arm by seed."""
@@ -56,12 +69,12 @@ class Archive:
     def tuned(self, study: str, arm: str) -> tuple[str, Mapping[str, float]] | None:
         """Give the chosen point of an arm's grid and the scores of all; None while a run is missing."""
         cells = [cell for cell in self.campaign.studies[study].cells() if cell.arm == arm]
-        places = {cell: self.places[cell] for cell in cells if cell in self.places}
+        places = {cell: self.ended[cell] for cell in cells if cell in self.ended}
         return (chosen_point(places), point_scores(places)) if len(places) == len(cells) else None
 
     def hours(self, study: str) -> float:
-        """Give how long the finished runs of a study took, in hours of one core."""
-        return sum(seconds(place) for cell, place in self.places.items() if cell.study == study) / 3600
+        """Give how long the ended runs of a study took, in hours of one core."""
+        return sum(seconds(place) for cell, place in self.ended.items() if cell.study == study) / 3600
 
     def run(self, cell: Cell) -> Run:
         """Read a finished run."""

@@ -1,4 +1,4 @@
-"""The command of a campaign.
+"""Run what is left of a campaign, or say where it stands.
 
     uv run python scripts/campaign.py results/evidence.yaml              # all that is left of it, two runs at a time
     uv run python scripts/campaign.py results/evidence.yaml --status     # where it stands; also while it works
@@ -21,6 +21,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
+from fedfeat.config.command_line import Parser, number
+from fedfeat.config.conditions import integer
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.progress import overview
@@ -51,7 +53,7 @@ def _perform(options: argparse.Namespace) -> bool:
     console = Console()
     if options.status:
         running = [
-            cell for cell in campaign.cells() if (runs / cell.name).exists() and not queue.finished(cell)
+            cell for cell in campaign.cells() if (runs / cell.name).exists() and not queue.settled(cell)
         ]
         console.print(overview(queue, running, options.jobs))
         return False
@@ -81,11 +83,12 @@ def _work(queue: Queue, at_once: int, console: Console) -> None:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="campaign.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser("campaign.py", __doc__)
+    parser.epilog = (
+        "Ctrl-C lets runs save their round; the same command goes on. docs/campaigns.md has examples."
     )
     parser.add_argument("file", type=Path, help="the campaign, a YAML file")
-    parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="runs at a time (2)")
+    parser.add_argument("--jobs", type=number(integer(1)), default=2, metavar="N", help="runs at a time (2)")
     parser.add_argument(
         "--launcher", metavar="NAME", help="a hydra/launcher for each run, e.g. submitit_slurm"
     )
@@ -95,12 +98,4 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--runs", type=Path, metavar="DIR", help="instead of $FEDFEAT_CAMPAIGNS")
     parser.add_argument("--status", action="store_true", help="say where it stands, and end")
-    return parser.parse_args(argv)
-
-
-def positive(text: str) -> int:
-    """Read a number of at least 1 for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number
+    return parser.read(argv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,26 +21,36 @@ _COSTS = (("comm/total_bytes", 1e6), ("compute/flops", 1e12), ("time/total_s", 1
 def rows(archive: Archive, study: str, setting: str) -> list[list[str]]:
     """Give a line per arm with finished runs, by the accuracy of the last round, the best first.
 
-    The accuracy is that of ``federation.target_metric``, on clients' own test parts.
+    The accuracy is that of ``federation.target_metric``, on clients' own test parts. A method of which a run has
+    diverged comes last, and says so.
     """
     found = []
     for arm in archive.campaign.studies[study].arms:
         runs = archive.runs(study, setting, arm)
-        if runs:
-            metric = _judged(next(iter(runs.values())))
-            last = _numbers(runs, metric)
-            mean = sum(last.values()) / max(len(last), 1)
-            found.append((mean, [arm, _MODELS[metric.partition("/")[0]], *_cells(runs, metric)]))
-            found += _calibrated(
-                arm, [archive.folder / cell.name for cell in archive.cells(study, setting, arm)]
-            )
+        lost = sum((cell.study, cell.setting, cell.arm) == (study, setting, arm) for cell in archive.diverged)
+        if runs or lost:
+            found.append(_line(arm, runs, lost))
+        places = [archive.places[cell] for cell in archive.cells(study, setting, arm)]
+        found += _calibrated(arm, places)
     return [cells for _, cells in sorted(found, key=lambda one: -one[0])]
+
+
+def _line(arm: str, runs: Mapping[int, Run], lost: int) -> tuple[float, list[str]]:
+    """Give the line of an arm and what it is sorted by; ``lost`` of its runs have diverged."""
+    if not runs:
+        return -math.inf, [arm, NONE, f"{lost} diverged", *[NONE] * (len(HEADER) - 3)]
+    metric = _judged(next(iter(runs.values())))
+    last = _numbers(runs, metric)
+    mean, cells = sum(last.values()) / max(len(last), 1), _cells(runs, metric)
+    if lost:
+        mean, cells[0] = -math.inf, f"{cells[0]}, {lost} diverged"
+    return mean, [arm, _MODELS[metric.partition("/")[0]], *cells]
 
 
 def _calibrated(arm: str, places: Sequence[Path]) -> list[tuple[float, list[str]]]:
     """Give the line of the same runs after `fedfeat-calibrate`, where that followed them."""
     tables = [place / THEN / "calibration.csv" for place in places]
-    found = [next(csv.DictReader(path.open())) for path in tables if path.exists()]
+    found = [next(csv.DictReader(path.read_text().splitlines())) for path in tables if path.exists()]
     if not found:
         return []
     accuracies = dict(enumerate(float(one["acc_calibrated"]) for one in found))
@@ -61,7 +72,9 @@ def trials(archive: Archive, study: str) -> list[list[str]]:
 def _cells(runs: Mapping[int, Run], metric: str) -> list[str]:
     accuracies = (metric, f"best_val/{metric}", "global/acc")
     costs = [_numbers(runs, name) for name, _ in _COSTS]
-    means = [sum(cost.values()) / len(cost) / unit for cost, (_, unit) in zip(costs, _COSTS, strict=True)]
+    means = [
+        sum(cost.values()) / max(len(cost), 1) / unit for cost, (_, unit) in zip(costs, _COSTS, strict=True)
+    ]
     return [*(mean_text(_numbers(runs, name)) for name in accuracies), *map(_amount, means)]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Group
 from rich.table import Table
@@ -38,22 +38,29 @@ class Standing(NamedTuple):
 
 def standing(place: Path) -> Standing | None:
     """Read where a run stands; None where it has not begun."""
+    rows = rows_so_far(place / METRICS)
+    if not rows:
+        return None
     with suppress(OSError, ValueError, KeyError, TypeError, YAMLError):
-        rows = rows_so_far(place / METRICS)
-        if rows:
-            last = rows[-1]
-            rounds = stored.federation(place)["num_rounds"]
-            return Standing(int(last["round"]), rounds, float(last["time/total_s"]))
+        return standing_of(rows, stored.federation(place))
     return None
 
 
-def seconds_left(queue: Queue, finished: Mapping[Cell, Path], at_once: int) -> float | None:
+def standing_of(rows: Sequence[Mapping[str, str]], federation: Mapping[str, Any]) -> Standing | None:
+    """Say where a run stands by the rows of its metrics and its configuration's section of that name."""
+    with suppress(ValueError, KeyError, TypeError, IndexError):
+        last = rows[-1]
+        return Standing(int(last["round"]), federation["num_rounds"], float(last["time/total_s"]))
+    return None
+
+
+def seconds_left(queue: Queue, ended: Mapping[Cell, Path], at_once: int) -> float | None:
     """Estimate the time that is left: each open run takes as long as its study's runs did, else as all did."""
     known: dict[str, list[float]] = {}
     left: list[tuple[Cell, float]] = []
     for cell in queue.campaign.cells():
-        if cell in finished:
-            known.setdefault(cell.study, []).append(stored.seconds(finished[cell]))
+        if cell in ended:
+            known.setdefault(cell.study, []).append(stored.seconds(ended[cell]))
         elif cell not in queue.failed:
             found = standing(queue.runs / cell.name)
             whole = found.whole() if found else None
@@ -70,9 +77,9 @@ def seconds_left(queue: Queue, finished: Mapping[Cell, Path], at_once: int) -> f
 def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
     """Draw runs by study, those under way with their rounds, failures with their sentence."""
     every = queue.campaign.cells()
-    finished = queue.places(every)
-    left = duration(seconds_left(queue, finished, at_once))
-    heading = f"{queue.campaign.key}: {len(finished)} of {len(every)} runs, {left} left"
+    ended = queue.places(every)
+    left = duration(seconds_left(queue, ended, at_once))
+    heading = f"{queue.campaign.key}: {len(ended)} of {len(every)} runs, {left} left"
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("runs", justify="right")
@@ -81,7 +88,7 @@ def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
         cells = [*study.cells()]
         lines = [_line(queue, cell) for cell in cells if cell in running]
         lines += [f"{_short(cell)} failed, {queue.failed[cell]}" for cell in cells if cell in queue.failed]
-        done = sum(cell in finished for cell in cells)
+        done = sum(cell in ended for cell in cells)
         table.add_row(study.name, f"{done}/{len(cells)}", "\n".join(lines))
     return Group(heading, table)
 

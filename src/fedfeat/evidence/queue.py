@@ -34,26 +34,26 @@ class Queue:
     launcher: str | None = None
     extra: Sequence[str] = ()
     failed: dict[Cell, str] = field(default_factory=dict)
-    _finished: dict[Cell, Path] = field(default_factory=dict)
+    _settled: dict[Cell, Path] = field(default_factory=dict)
     _points: dict[tuple[Cell, ...], tuple[str, ...]] = field(default_factory=dict)
 
-    def finished(self, cell: Cell) -> Path | None:
-        """Give the folder in which a run stands finished, here or among what was kept; None if nowhere."""
-        # What is finished stays so, and a display asks for all runs every second.
-        if cell not in self._finished:
+    def settled(self, cell: Cell) -> Path | None:
+        """Give the folder of a run that is finished or has diverged, here or among what was kept; None if nowhere."""
+        # What has ended stays so, and a display asks for all runs every second.
+        if cell not in self._settled:
             places = (self.runs / cell.name, self.kept / cell.name)
-            found = next((place for place in places if stored.is_finished(place)), None)
+            found = next((place for place in places if stored.has_ended(place)), None)
             if found is None:
                 return None
-            self._finished[cell] = found
-        return self._finished[cell]
+            self._settled[cell] = found
+        return self._settled[cell]
 
     def places(self, cells: Iterable[Cell]) -> dict[Cell, Path]:
-        """Give the folders of those of some runs that are finished."""
-        return {cell: place for cell in cells if (place := self.finished(cell)) is not None}
+        """Give the folders of those of some runs that have ended."""
+        return {cell: place for cell in cells if (place := self.settled(cell)) is not None}
 
     def words(self, cell: Cell) -> tuple[str, ...] | None:
-        """Give a run's overrides; None while those that it is tuned by are not finished."""
+        """Give a run's overrides; None while those that it is tuned by have not ended."""
         point: tuple[str, ...] = ()
         tuning = self.campaign.tuning_of(cell)
         if tuning:
@@ -70,19 +70,20 @@ class Queue:
         return self._points[tuning]
 
     def collect(self, cell: Cell) -> None:
-        """Keep the small files of a run if it is finished and not kept yet, after what follows it.
+        """Keep the small files of a run if it has ended and is not kept yet, after what follows a finished one.
 
         Raises:
             ConfigError: It was made with other overrides.
         """
-        place, words = self.finished(cell), self.words(cell)
+        place, words = self.settled(cell), self.words(cell)
         if place is None or words is None:
             return
         stored.check_words(place, words)
         target = self.kept / cell.name
-        if place != target and not stored.is_finished(target):
+        if place != target and not stored.has_ended(target):
             study = self.campaign.studies[cell.study]
-            if cell.arm in study.then and not self._followed(cell, place, study.then[cell.arm]):
+            follows = cell.arm in study.then and stored.is_finished(place)
+            if follows and not self._followed(cell, place, study.then[cell.arm]):
                 return
             stored.keep(place, target, words, study.keeps)
 
@@ -104,7 +105,7 @@ class Queue:
     def ready(self, running: Sequence[Cell]) -> Cell | None:
         """Give the first run that can be started; None where there is none now."""
         for cell in self.campaign.cells():
-            if cell in running or cell in self.failed or self.finished(cell) is not None:
+            if cell in running or cell in self.failed or self.settled(cell) is not None:
                 continue
             if self.words(cell) is not None:
                 return cell
@@ -124,7 +125,7 @@ class Queue:
         return work(self, at_once, pause_s)
 
     def ended(self, cell: Cell, code: int) -> None:
-        """Keep what a finished run has left, or the last line of one that failed."""
-        if self.finished(cell) is None:
+        """Keep what an ended run has left, or the last line of one that failed."""
+        if self.settled(cell) is None:
             self.failed[cell] = f"exit {code}: {failure(self.runs / cell.name)}"
         self.collect(cell)

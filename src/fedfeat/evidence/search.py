@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fedfeat.config.objective import validated_by
 from fedfeat.evidence import stored
 from fedfeat.evidence.processes import Process, end_run, failure, note, start_run
+from fedfeat.evidence.progress import Standing, standing
 from fedfeat.evidence.study import Asked, propose, words_of
 from fedfeat.evidence.tuning import validation_score
 from fedfeat.runs.directory import is_locked
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 TRIALS = "trials"
 FAILED = "failed"
 """Attribute of a trial whose run has ended with an error: its sentence."""
-DIVERGED = "values that are not finite"
-"""What such a sentence says of a client whose training has diverged."""
 _GIVE_UP = 3  # failures without a trial that has succeeded
 
 
@@ -47,6 +46,7 @@ class Search:
     launcher: str | None = None
     _cut: set[int] = field(default_factory=set)
     _again: set[int] = field(default_factory=set)
+    _standings: dict[int, Standing | None] = field(default_factory=dict)
 
     def place(self, number: int) -> Path:
         """Give the folder of a trial's run."""
@@ -55,6 +55,15 @@ class Search:
     def words(self, number: int) -> tuple[str, ...]:
         """Give the overrides of a trial's run."""
         return (*self.asked.words, *words_of(self.asked.space, self.trial(number).params))
+
+    def standing(self, number: int) -> Standing | None:
+        """Say how far a trial's run is; that of one which has ended is read once, for a display asks every second."""
+        if number in self._standings:
+            return self._standings[number]
+        found = standing(self.place(number))
+        if self.trial(number).state.is_finished():
+            self._standings[number] = found
+        return found
 
     def trial(self, number: int) -> FrozenTrial:
         """Give a trial."""
@@ -121,7 +130,8 @@ class Search:
 
     def _failed(self, number: int, sentence: str) -> None:
         self._open(number).set_user_attr(FAILED, sentence)
-        if DIVERGED in sentence:  # the fault of its values, which Optuna has to know as bad ones
+        # That is the fault of its values, which Optuna has to know as bad ones.
+        if stored.has_diverged(self.place(number)):
             self._tell(number, "COMPLETE", 0.0)
         else:
             self._tell(number, "FAIL")
@@ -143,9 +153,9 @@ def validated_rounds(place: Path) -> list[tuple[int, float]]:
     rows = rows_so_far(place / METRICS)
     if not rows:
         return []
-    name = validated_by(rows[-1], stored.federation(place)["target_metric"])
-    target = stored.federation(place)["target_metric"] or ""
-    if name is None or target.startswith("final_all/"):
+    target = stored.federation(place)["target_metric"]
+    name = validated_by(rows[-1], target)
+    if name is None or (target or "").startswith("final_all/"):
         return []
     cells = [(int(row["round"]), row[name]) for row in rows if row[name]]
     numbers = [(round_idx, float(text)) for round_idx, text in cells if round_idx > 0]

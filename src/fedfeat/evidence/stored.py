@@ -1,21 +1,23 @@
-"""Finished runs of campaigns: where they lie, whether they are what is asked for, and the small files that are kept."""
+"""Ended runs of campaigns: where they lie, whether they are what is asked for, and the small files that are kept."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedfeat.errors import ConfigError
+from fedfeat.errors import DIVERGED, ConfigError
 from fedfeat.files import atomic_write_text
-from fedfeat.runs.directory import experiment_config, fixes_numbers, key_of
+from fedfeat.runs.directory import FAILURE, experiment_config, fixes_numbers, key_of
+from fedfeat.runs.tables import METRICS, rows_so_far
 
-KEPT = ("metrics.csv", "summary.json")
+KEPT = (METRICS, "summary.json")
 """Files of a run that are kept as they are, beside its configuration and overrides."""
 THEN = "then"
 """Folder of what followed a run: its tables are kept too."""
@@ -32,8 +34,21 @@ def is_finished(place: Path) -> bool:
     return (place / "summary.json").exists() and (place / "config.yaml").exists()
 
 
+def has_diverged(place: Path) -> bool:
+    """Whether a folder holds a run that ended because a client's update was not finite."""
+    with suppress(OSError):
+        ended = (place / FAILURE).read_text().strip().endswith(f"{DIVERGED}.")
+        return ended and (place / "config.yaml").exists() and not is_finished(place)
+    return False
+
+
+def has_ended(place: Path) -> bool:
+    """Whether nothing is left to do of a run: it is finished, or has diverged and would do so again."""
+    return is_finished(place) or has_diverged(place)
+
+
 def check_words(place: Path, words: Sequence[str]) -> None:
-    """Refuse a finished run that was made with other overrides than are asked for.
+    """Refuse an ended run that was made with other overrides than are asked for.
 
     Args:
         place: Its folder, of a run directory or of what `keep` wrote.
@@ -53,7 +68,7 @@ def check_words(place: Path, words: Sequence[str]) -> None:
 
 
 def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str] = ()) -> None:
-    """Copy what documents quote of a finished run; nothing of it names a folder of this machine.
+    """Copy what documents quote of an ended run; nothing of it names a folder of this machine.
 
     Args:
         run_dir: The run.
@@ -67,7 +82,9 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
     atomic_write_text(place / "config.yaml", yaml.safe_dump(kept, sort_keys=False))
     atomic_write_text(place / "overrides.yaml", yaml.safe_dump([*words], sort_keys=False, width=1000))
     followed = [f"{THEN}/{path.name}" for path in sorted((run_dir / THEN).glob("*.csv"))]
-    for name in (*further, *followed, *KEPT):  # the summary last: with it a run is there
+    # What says that a run has ended comes last: with it a run is there.
+    names = (METRICS, FAILURE) if has_diverged(run_dir) else (*further, *followed, *KEPT)
+    for name in names:
         atomic_write_text(place / name, (run_dir / name).read_text())
 
 
@@ -79,7 +96,9 @@ def federation(place: Path) -> dict[str, Any]:
 
 @cache
 def seconds(place: Path) -> float:
-    """Give how long a finished run took; read once, for a display asks every second."""
+    """Give how long a run took that is finished or has diverged; read once, for a display asks every second."""
+    if has_diverged(place):
+        return sum(float(row["time/total_s"]) for row in rows_so_far(place / METRICS)[-1:])
     return float(json.loads((place / "summary.json").read_text())["seconds"])
 
 

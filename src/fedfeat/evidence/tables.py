@@ -9,7 +9,7 @@ from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.association import association
 from fedfeat.evidence.leaderboard import HEADER, rows, trials
 from fedfeat.evidence.pages import Maker
-from fedfeat.evidence.wording import markdown, mean_text, number
+from fedfeat.evidence.wording import association_text, markdown, mean_text, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,9 +98,7 @@ class Tables:
                 association(self._means(studies, one, quantity), self._means(studies, one, target))
                 for one in settings
             ]
-            rows.append(
-                [quantity, *(f"{number(a.rho)} (p {number(a.p_value)}, {a.num_arms} arms)" for a in found)]
-            )
+            rows.append([quantity, *map(association_text, found)])
         return markdown(["quantity", *settings], rows)
 
     def _means(self, studies: str, setting: str, quantity: str) -> dict[str, float]:
@@ -112,11 +110,11 @@ class Tables:
         """Say how many runs each study has and how long they took."""
         rows = []
         for study in self.archive.campaign.studies:
-            done = sum(cell.study == study for cell in self.archive.places)
+            done = sum(cell.study == study for cell in self.archive.ended)
             if done:
                 every = sum(1 for _ in self.archive.campaign.studies[study].cells())
                 rows.append([study, f"{done} of {every}", f"{self.archive.hours(study):.1f}"])
-        return markdown(["study", "finished runs", "hours of one core"], rows)
+        return markdown(["study", "runs", "hours of one core"], rows)
 
     def commits_part(self) -> str:
         """Name the commits that made the runs."""

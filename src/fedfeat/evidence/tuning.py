@@ -9,7 +9,7 @@ from pathlib import Path
 from fedfeat.config.objective import validated_by
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.campaign import Cell
-from fedfeat.evidence.stored import federation
+from fedfeat.evidence.stored import federation, has_diverged
 
 LAST = 3
 """Evaluated rounds at the end that are averaged, for single rounds jump."""
@@ -19,7 +19,7 @@ def point_scores(places: Mapping[Cell, Path]) -> dict[str, float]:
     """Give the score of every point of a grid: the mean over its runs; -inf where one has diverged.
 
     Args:
-        places: The finished runs of one arm, with their folders.
+        places: The ended runs of one arm, with their folders.
     """
     import numpy as np
 
@@ -39,15 +39,18 @@ def chosen_point(places: Mapping[Cell, Path]) -> str:
 
 
 def validation_score(place: Path) -> float:
-    """Give a finished run's accuracy on held-out training examples, the one of `validated_by`, never on test data.
+    """Give an ended run's accuracy on held-out training examples, the one of `validated_by`, never on test data.
 
-    It is the mean of the last evaluated rounds; after fine-tuning there is the last one alone.
+    It is the mean of the last evaluated rounds; after fine-tuning there is the last one alone; NaN of a run that has
+    diverged.
 
     Raises:
         ConfigError: The run has held nothing out.
     """
     from fedfeat.runs.metrics_table import read_metrics
 
+    if has_diverged(place):
+        return float("nan")
     metrics = read_metrics(place / "metrics.csv")
     name = validated_by([*metrics], federation(place)["target_metric"])
     if name is None:

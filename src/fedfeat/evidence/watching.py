@@ -18,7 +18,7 @@ import yaml
 
 from fedfeat.config.objective import judged_by, validated_by
 from fedfeat.evidence.processes import LOG
-from fedfeat.evidence.progress import Standing, standing
+from fedfeat.evidence.progress import Standing, standing_of
 from fedfeat.runs.directory import FAILURE
 from fedfeat.runs.tables import METRICS, rows_so_far
 
@@ -81,9 +81,8 @@ def run_folders(folder: Path) -> Iterator[Path]:
 
 def _read(folder: Path, place: Path, now: float) -> Watched:
     name = str(place.relative_to(folder)) if place != folder else place.absolute().name
-    config, rows = _config(place), rows_so_far(place / METRICS)
-    found = standing(place)
-    target = (config.get("federation") or {}).get("target_metric")
+    federation, rows = _config(place).get("federation") or {}, rows_so_far(place / METRICS)
+    found, target = standing_of(rows, federation), federation.get("target_metric")
     last = rows[-1] if rows else {}
     accuracy, validation = (_number(last, by(last, target)) for by in (judged_by, validated_by))
     state, said = _state(place, found, now)

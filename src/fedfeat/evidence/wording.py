@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from fedfeat.evidence.association import Association
 from fedfeat.evidence.intervals import Interval, mean_interval
 from fedfeat.runs.text import markdown_table
 
@@ -32,6 +33,13 @@ def mean_text(values: Mapping[int, float]) -> str:
     half = (found.high - found.low) / 2
     text = f"{number(found.mean)} ± {number(half)}" if math.isfinite(half) else number(found.mean)
     return text if found.num_seeds == 3 else f"{text} ({found.num_seeds})"
+
+
+def association_text(found: Association) -> str:
+    """Write ``rho (p, number of arms)`` of a rank correlation; of too few arms there is none."""
+    if math.isnan(found.rho):
+        return NONE
+    return f"{number(found.rho)} (p {number(found.p_value)}, {found.num_arms} arms)"
 
 
 def number(value: float) -> str:

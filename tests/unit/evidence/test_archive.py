@@ -6,28 +6,40 @@ from pathlib import Path
 
 import yaml
 
+from fedfeat.errors import DIVERGED
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign import Campaign, Cell, Study
+from fedfeat.evidence.leaderboard import rows, trials
 
 STUDIES = {
     name: Study(name, (), {"a": (), "b": ()}, {"x": (), "y": ()}, {"": ()}, (0, 1)) for name in ("one", "two")
 }
 
 
-def store(root: Path, cell: Cell, accuracy, reached, seconds=1800.0):
+def store(root: Path, cell: Cell, accuracy, reached, seconds=1800.0, name="global/acc"):
     place = root / cell.name
     place.mkdir(parents=True)
-    (place / "config.yaml").write_text(yaml.safe_dump({"seed": cell.seed, "federation": {"num_rounds": 2}}))
+    (place / "config.yaml").write_text(
+        yaml.safe_dump({"seed": cell.seed, "federation": {"num_rounds": 2, "target_metric": name}})
+    )
     rows = "".join(f"{at},{value}\n" for at, value in enumerate(accuracy))
-    (place / "metrics.csv").write_text(f"round,global/acc\n{rows}")
+    (place / "metrics.csv").write_text(f"round,{name}\n{rows}")
     target = {"0.9": {"rounds": reached} if reached else None}
     summary = {
         "seed": cell.seed,
-        "final": {"global/acc": accuracy[-1]},
+        "final": {name: accuracy[-1]},
         "to_target": target,
         "seconds": seconds,
     }
     (place / "summary.json").write_text(json.dumps(summary))
+
+
+def diverge(root: Path, cell: Cell, seconds=900.0):
+    place = root / cell.name
+    place.mkdir(parents=True)
+    (place / "config.yaml").write_text(yaml.safe_dump({"seed": cell.seed}))
+    (place / "metrics.csv").write_text(f"round,time/total_s\n0,0.0\n1,{seconds}\n")
+    (place / "failure.txt").write_text(f"Client 1 failed in round 2 (seed 3): {DIVERGED}.\n")
 
 
 def test_values_by_seed_over_studies(tmp_path):
@@ -44,3 +56,31 @@ def test_values_by_seed_over_studies(tmp_path):
     assert archive.values(["one"], "x", "b", "global/acc") == {}
     assert archive.values(["one"], "x", "a", "personal/acc_mean") == {}
     assert archive.hours("one") == 1.0
+
+
+def test_an_arm_is_tuned_to_a_point_that_did_not_diverge_and_one_without_an_end_waits(tmp_path):
+    points = {"wild": (), "calm": ()}
+    study = Study("tune", (), {"a": (), "b": ()}, {"": ()}, points, (0,))
+    archive = Archive(Campaign("k", (), {}, {"tune": study}), tmp_path)
+    diverge(tmp_path, Cell("tune", "", "a", "wild", 0))
+    store(tmp_path, Cell("tune", "", "a", "calm", 0), [0.1, 0.1], None, name="val/acc")
+    diverge(tmp_path, Cell("tune", "", "b", "wild", 0))
+    assert archive.tuned("tune", "a") == ("calm", {"wild": -math.inf, "calm": 0.1})
+    assert archive.tuned("tune", "b") is None
+    assert trials(archive, "tune") == [["a", "2", "calm", "0.100"]]
+    assert archive.hours("tune") == 1.0
+    assert archive.values(["tune"], "", "a", "global/acc") == {}
+
+
+def test_a_method_of_which_a_run_diverged_is_last_on_the_board_and_says_so(tmp_path):
+    archive = Archive(Campaign("k", (), {}, STUDIES), tmp_path)
+    store(tmp_path, Cell("one", "x", "a", "", 0), [0.1, 0.9], None)
+    diverge(tmp_path, Cell("one", "x", "a", "", 1))
+    store(tmp_path, Cell("one", "x", "b", "", 0), [0.1, 0.2], None)
+    diverge(tmp_path, Cell("one", "y", "b", "", 0))
+    diverge(tmp_path, Cell("one", "y", "b", "", 1))
+    assert [line[:3] for line in rows(archive, "one", "x")] == [
+        ["b", "server's", "0.200 (1)"],
+        ["a", "server's", "0.900 (1), 1 diverged"],
+    ]
+    assert rows(archive, "one", "y") == [["b", "-", "2 diverged", "-", "-", "-", "-", "-"]]

@@ -14,6 +14,26 @@ def test_it_goes_by_ranks_of_the_arms_that_have_both():
     found = association(one, other)
     assert found.rho == pytest.approx(0.8)
     assert found.num_arms == 4
+    # 1 of 24 orders has rho 1 and 3 have .8; both sides.
+    assert found.p_value == pytest.approx(2 * 4 / 24)
+
+
+def test_a_perfect_order_of_few_arms_is_no_proof_and_one_of_many_is():
+    def perfect(number):
+        values = {str(i): float(i) for i in range(number)}
+        return association(values, {arm: -value for arm, value in values.items()})
+
+    assert (perfect(3).rho, perfect(4).rho) == (-1.0, -1.0)
+    assert perfect(3).p_value == pytest.approx(2 / 6)
+    assert perfect(4).p_value == pytest.approx(2 / 24)
+    assert perfect(6).p_value == pytest.approx(2 / 720)
+    assert perfect(12).p_value == pytest.approx(2 / 10_000)
+    assert perfect(12) == perfect(12)
+
+
+def test_ties_share_their_rank():
+    found = association({"a": 1.0, "b": 1.0, "c": 3.0}, {"a": 5.0, "b": 6.0, "c": 7.0})
+    assert found.rho == pytest.approx(0.75**0.5)
 
 
 def test_without_order_there_is_nothing_to_correlate():

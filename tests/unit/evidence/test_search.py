@@ -7,9 +7,9 @@ import yaml
 
 from fedfeat.commands.tune_report import best_trial
 from fedfeat.config.spaces import dimension
-from fedfeat.errors import ConfigError
+from fedfeat.errors import DIVERGED, ConfigError
 from fedfeat.evidence.processes import LOG, work
-from fedfeat.evidence.search import DIVERGED, FAILED, Search, validated_rounds
+from fedfeat.evidence.search import FAILED, Search, validated_rounds
 from fedfeat.evidence.study import Asked, opened, propose, rehearsed
 from fedfeat.runs.directory import FAILURE
 
@@ -172,7 +172,7 @@ def test_a_client_that_diverged_is_told_as_bad_values_and_is_never_the_best(sear
     one = search()
     number = one.ready([])
     measured(one.place(number), [0], finished=False)
-    sentence = f"Client 1 in round 1 failed: its update holds {DIVERGED}."
+    sentence = f"Client 1 in round 1 failed: {DIVERGED}."
     (one.place(number) / FAILURE).write_text(sentence)
     one.ended(number, 2)
     assert (states(one), one.trial(number).value) == (["COMPLETE"], 0.0)
