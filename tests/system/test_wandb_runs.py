@@ -121,8 +121,9 @@ class Agent:
         params = root / "wandb" / "sweep-swp1" / "config-run00001.yaml"
         params.parent.mkdir(parents=True)
         params.write_text(yaml.safe_dump({"wandb_version": 1, **chosen}))
+        # Without the service of this process's own W&B, which a machine that was lost would not have left.
         self.environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"},
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "FEDFEAT_ROOT": str(root),
             "OMP_NUM_THREADS": "1",
