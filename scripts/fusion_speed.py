@@ -46,7 +46,9 @@ from fedfeat.models.cnn import digits_cnn, fusion_cifar_cnn, mnist_cnn
 from fedfeat.models.flops import encoder_flops, training_flops
 from fedfeat.models.fusion import Op, fuse, fusion_of
 from fedfeat.models.network import Network
+from fedfeat.params import snapshot
 from fedfeat.tree import num_bytes
+from fedfeat.types import Weights
 
 OPS: tuple[Op, ...] = ("single", "multi", "conv")
 BATCH = 64
@@ -108,6 +110,11 @@ def client(op: Op | None = None, cache_eg: bool = False) -> Callable[..., Client
     return partial(FedFusionClient, optimizer=sgd, op=op, cache_eg=cache_eg)
 
 
+def sent(module: ClientModule) -> Weights:
+    """Give what server and client send each other."""
+    return Weights(snapshot(module.model, module.shared_keys))
+
+
 def fits(case: Case, setting: Setting, num_examples: int) -> tuple[dict[str, Step], dict[str, float]]:
     """Build one client's fit in every arm; give them and a dictionary that their FLOPs are put into."""
     dataset = synthetic(case.shape, num_train=num_examples, num_test=10)
@@ -122,8 +129,7 @@ def fits(case: Case, setting: Setting, num_examples: int) -> tuple[dict[str, Ste
     flops: dict[str, float] = {}
     for name, build in arms.items():
         worker = Worker(data, OneNetwork(case.network), build, trainer, WorkerSettings(0, BATCH, 500, False))
-        payload, _ = worker.module.upload()
-        task = Task(0, 0, payload, None, num_steps=EPOCHS * worker.steps_per_epoch(0))
+        task = Task(0, 0, sent(worker.module), None, num_steps=EPOCHS * worker.steps_per_epoch(0))
 
         def work(name: str = name, worker: Worker = worker, task: Task = task) -> None:
             flops[name] = worker.fit(task).metrics["flops"]
@@ -153,8 +159,8 @@ def print_bytes(names: Sequence[str]) -> None:
     """Print what a client uploads in a round."""
     print(f"\n| upload, bytes | fedavg | {' | '.join(OPS)} |\n{'|---' * (len(OPS) + 2)}|")
     for name in names:
-        arms = [client(), *(client(op) for op in OPS)]
-        sizes = [num_bytes(build(model=CASES[name].network()).upload()[0]) for build in arms]
+        modules = [build(model=CASES[name].network()) for build in (client(), *(client(op) for op in OPS))]
+        sizes = [num_bytes(sent(one)) for one in modules]
         cells = [f"{size:,} (+{size - sizes[0]:,})" for size in sizes[1:]]
         print(f"| {name} | {sizes[0]:,} | {' | '.join(cells)} |")
 

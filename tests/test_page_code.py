@@ -5,10 +5,8 @@ import ast
 import importlib
 import importlib.util
 import re
-import shlex
 import sys
 import tomllib
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,24 +14,13 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
+from page_commands import BLOCK, LITERAL, PAGES, PROJECT, ROOT, SHELL, command_of, commands, first_of
 
+from fedfeat.config.command_line import Parser
 from fedfeat.config.rules import check
 from fedfeat.train import CONFIGS
 
-ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# What a test of its own does word by word: docs/extending.md in a new environment, with a package of its own.
-LITERAL = {"docs/extending.md": "tests/system/test_outside.py"}
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-}
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHELL = ("bash", "sh", "console")
-OURS = r"(?:uv run |uv sync |make |(?:python )?scripts/\w+\.py )"
-INLINE = re.compile(rf"(?<!`)`({OURS}[^`]+)`(?!`)")
 # Programs of others, whose words we cannot check.
 FOREIGN = {
     "cd",
@@ -49,45 +36,29 @@ FOREIGN = {
     "zensical",
 }
 
+# Which test runs what is no console script of the package; those run in tests/system/test_page_runs.py.
+RUN_BY = {
+    "scripts/benchmark.py": "test_scripts.py",
+    "scripts/campaign.py": "test_campaign.py",
+    "scripts/fusion_speed.py": "test_scripts.py",
+    "scripts/gpu_report.py": "test_gpu_report.py",
+    "scripts/memory.py": "test_scripts.py",
+    "scripts/new_client.py": "test_new_client.py",
+    "scripts/bundle.py": "test_bundle.py",
+    "bundle.py": "test_bundle.py",
+    "scripts/slurm/run.sbatch": "test_slurm.py",
+    "scripts/slurm/ray_nodes.sbatch": "test_slurm.py",
+}
+
 
 class Parsed(Exception):
     """A parser has taken all words."""
 
 
-def lines_of(text: str) -> Iterator[str]:
-    """Go through the command lines of a page: of its shell blocks, and what is called inside of a sentence."""
-    for language, body in BLOCK.findall(text):
-        if language in SHELL:
-            yield from body.replace("\\\n", " ").splitlines()
-    yield from INLINE.findall(BLOCK.sub("", text))
-
-
-def commands() -> list[tuple[str, ...]]:
-    """Give the words of every command line, without comments, variables in front, and what stands for more (...)."""
-    found = set()
-    for page, text in PAGES.items():
-        for line in lines_of(text) if page not in LITERAL else ():
-            for part in re.split(r"\s&&\s", line):
-                words = [word for word in shlex.split(part, comments=True) if word != "..."]
-                while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
-                    words = words[1:]
-                if words:
-                    found.add(tuple(words))
-    return sorted(found)
-
-
 def composes(words: list[str]) -> None:
     """Compose a run, of a sweep its first, and hold it to the rules."""
-    words = [word for word in words if word not in ("--multirun", "-m")]
-    parsed = OverridesParser.create().parse_overrides(words)
-    single = [
-        word
-        if not override.is_sweep_override()
-        else f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
-        for word, override in zip(words, parsed, strict=True)
-    ]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        cfg = compose("train", single, return_hydra_config=True)
+        cfg = compose("train", first_of(words), return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)  # for ${hydra:runtime.cwd}
     plain = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
     check(OmegaConf.to_container(plain, resolve=True))
@@ -95,6 +66,13 @@ def composes(words: list[str]) -> None:
 
 def parses(main, words: list[str], monkeypatch) -> None:
     """Call a command until its parser has taken the words."""
+    read = Parser.read
+
+    def taken(self, arguments):
+        read(self, arguments)
+        raise Parsed
+
+    monkeypatch.setattr(Parser, "read", taken)
     for kind in ("args", "intermixed_args"):
         parse = getattr(argparse.ArgumentParser, f"parse_known_{kind}")
 
@@ -121,15 +99,9 @@ def script(path: str, monkeypatch):
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_every_command_is_taken_by_what_it_calls(command, monkeypatch):
-    program, *words = command
-    if (program, *words[:1]) == ("uv", "run"):
-        rest = words[1:]
-        while rest and rest[0] in ("--with", "--extra"):
-            assert rest[0] == "--with" or rest[1] in PROJECT["optional-dependencies"]
-            rest = rest[2:]
-        program, *words = rest
-    if program == "python" and words[0].startswith("scripts/"):
-        program, *words = words
+    program, words = command_of(command)
+    extras = {extra for option, extra in pairwise(command) if option == "--extra"}
+    assert extras <= PROJECT["optional-dependencies"].keys()
     if program == "fedfeat":
         if words != ["--help"]:
             composes(words)
@@ -144,14 +116,26 @@ def test_every_command_is_taken_by_what_it_calls(command, monkeypatch):
         (batch,) = (i for i, word in enumerate(words) if word.startswith("scripts/"))
         assert (ROOT / words[batch]).exists()
         composes(words[batch + 1 :])
-    elif program == "uv" and words[0] == "sync":
-        extras = {extra for option, extra in pairwise(words) if option == "--extra"}
-        assert extras <= PROJECT["optional-dependencies"].keys()
+    elif program == "uv":
+        assert words[0] == "sync"
     elif program == "python":
         # Of a bundle, below the folder that it was unpacked to.
         assert Path(words[0]).name == "bundle.py"
     else:
         assert program in FOREIGN, command
+
+
+def test_a_test_runs_every_script_of_the_pages():
+    found = {
+        word
+        for command in commands()
+        for word in command
+        if re.search(r"^(scripts/.*|.*bundle)\.(py|sbatch)$", word)
+    }
+    found = {word if word.startswith("scripts/") else Path(word).name for word in found}
+    assert found == RUN_BY.keys()
+    for path, test in RUN_BY.items():
+        assert Path(path).stem in (ROOT / "tests" / "system" / test).read_text()
 
 
 def test_there_are_commands():

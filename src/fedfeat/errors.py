@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+DIVERGED = "its update holds values that are not finite"
+"""The end of the sentence about a client whose local fit has diverged."""
+
 
 class UserError(Exception):
     """A refusal caused by the input; its message is one complete sentence."""

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from fedfeat.commands.running import perform
 from fedfeat.commands.slow_imports import collector_off
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trace, with_trace
+from fedfeat.config.command_line import check_options
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import objective_of
 from fedfeat.errors import UserError
@@ -36,6 +37,7 @@ def main() -> None:
     # `debug` is a group of options, and was a key before that.
     sys.argv[1:] = with_trace(sys.argv[1:])
     with _one_sentence(), collector_off():
+        check_options(sys.argv[1:])
         check_choices(sys.argv[1:])
         _main()
 
@@ -44,10 +46,11 @@ def main() -> None:
 def _main(cfg: DictConfig) -> float | None:
     job = HydraConfig.get()
     # Inside Hydra's job too: it would print a line of its own for an error that passes through it.
-    with _of_sweep(" ".join(job.overrides.task)) if job.mode is RunMode.MULTIRUN else _one_sentence():
+    place = Path(job.runtime.output_dir)
+    with _of_sweep(" ".join(job.overrides.task)) if job.mode is RunMode.MULTIRUN else _one_sentence(place):
         # As they were given: an interpolation in them may lead nowhere.
         check_arm(OmegaConf.to_container(job.overrides.task, resolve=False))  # type: ignore[arg-type]
-        return run(cfg, Path(job.runtime.output_dir))
+        return run(cfg, place)
 
 
 @contextmanager
@@ -68,14 +71,16 @@ def _of_sweep(overrides: str) -> Iterator[None]:
 
 
 @contextmanager
-def _one_sentence() -> Iterator[None]:
+def _one_sentence(run_dir: Path | None = None) -> Iterator[None]:
+    """End with one sentence where an error or Ctrl-C comes up; of a single run it names the directory to go on in."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as error:
         # Lightning turns Ctrl-C within a local fit into SystemExit(1).
         if isinstance(error, SystemExit) and not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        print("Interrupted; the same command with the same hydra.run.dir goes on from here.", file=sys.stderr)
+        place = "" if run_dir is None else f" with hydra.run.dir={os.path.relpath(run_dir)}"
+        print(f"Interrupted; the same command{place} goes on from here.", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         if shows_trace(sys.argv[1:]):

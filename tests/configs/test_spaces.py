@@ -94,3 +94,13 @@ def test_what_cannot_be_searched_is_one_sentence(words, sentence):
 def test_a_run_refuses_a_space(word):
     with pytest.raises(ConfigError, match=r"^tune must be a known key"):
         accepted([word])
+
+
+def test_a_method_s_own_key_is_tried_though_its_default_is_null_and_one_that_is_not_there_is_not():
+    found, _, notes = asked(
+        "algorithm=fedbabu", HELD_OUT, "federation.local_steps=3", "federation.local_epochs=null"
+    )
+    assert list(found.space) == ["optimizer.lr", "optimizer.weight_decay", "algorithm.client.fine_tune_lr"]
+    found, _, notes = asked("algorithm=fedbabu", HELD_OUT, "algorithm/client=fedavg")
+    assert "algorithm.client.fine_tune_lr" not in found.space
+    assert "algorithm.client.fine_tune_lr is not tried, for it is not set here" in notes

@@ -38,9 +38,10 @@ def decaying(optimizer, kind=FedBABUClient, **arguments):
     return kind(optimizer=partial(optimizer.func, **optimizer.keywords, weight_decay=DECAY), **arguments)
 
 
-def federation_of(store_dir, fine_tune="full", **plan):
+def federation_of(store_dir, fine_tune="full", fine_tune_lr=None, **plan):
     arguments = {
-        "client": partial(decaying, fine_tune=fine_tune), "num_rounds": ROUNDS, "local_epochs": STEPS,
+        "client": partial(decaying, fine_tune=fine_tune, fine_tune_lr=fine_tune_lr),
+        "num_rounds": ROUNDS, "local_epochs": STEPS,
         "cohort_size": 2, "lr": LR, "momentum": MOMENTUM, "final_epochs": TUNING, "precision": "64-true",
     }  # fmt: skip
     return parties(store_dir, build_model=network, **(arguments | plan))
@@ -50,7 +51,7 @@ def logits(params, x):
     return (x @ params[W1].T + params[B1]).relu() @ params[W2].T + params[B2]
 
 
-def trained(params, names, data, client_id, num_steps):
+def trained(params, names, data, client_id, num_steps, lr=LR):
     """Full-batch steps with momentum and weight decay on some of the tensors."""
     chosen, params = data.split.train.of(client_id), dict(params)
     x, y = data.dataset.train.inputs[chosen].double(), data.dataset.train.labels[chosen]
@@ -60,7 +61,7 @@ def trained(params, names, data, client_id, num_steps):
         loss = functional.cross_entropy(logits(params | leaves, x), y)
         for name, slope in zip(names, torch.autograd.grad(loss, list(leaves.values())), strict=True):
             velocity[name] = MOMENTUM * velocity[name] + slope + DECAY * params[name]
-            params[name] = params[name] - LR * velocity[name]
+            params[name] = params[name] - lr * velocity[name]
     return params
 
 
@@ -74,9 +75,9 @@ def losses(params, data):
     return float(functional.cross_entropy(logits(params, test.inputs.double()), test.labels))
 
 
-def check(store_dir, fine_tune="full", **changes):
+def check(store_dir, fine_tune="full", fine_tune_lr=None, **changes):
     """Bodies, the model that is scored, its head, and everyone's after the fine-tuning."""
-    federation = federation_of(store_dir, fine_tune, **changes)
+    federation = federation_of(store_dir, fine_tune, fine_tune_lr, **changes)
     data, module = federation.data, federation.executor.worker.module
     params = {name: tensor.double() for name, tensor in network().state_dict().items()}
     initial = dict(params)
@@ -93,7 +94,7 @@ def check(store_dir, fine_tune="full", **changes):
         assert ("final_all/acc_mean" in record.metrics) == (record.round_idx == ROUNDS)
         if record.round_idx < ROUNDS:
             assert all(torch.equal(module.model.state_dict()[name], initial[name]) for name in HEAD)
-    tuned = [trained(params, TUNED[fine_tune], data, k, TUNING) for k in range(3)]
+    tuned = [trained(params, TUNED[fine_tune], data, k, TUNING, fine_tune_lr or LR) for k in range(3)]
     assert record.metrics["final_all/acc_mean"] == pytest.approx(
         np.mean([accuracy(own, data) for own in tuned])
     )
@@ -106,6 +107,10 @@ def check(store_dir, fine_tune="full", **changes):
 @pytest.mark.parametrize("fine_tune", TUNED)
 def test_rounds_and_fine_tuning_of_unequal_clients_by_hand(fine_tune, tmp_path):
     check(tmp_path, fine_tune)
+
+
+def test_fine_tuning_at_a_rate_of_its_own(tmp_path):
+    check(tmp_path, fine_tune_lr=LR / 7)
 
 
 def test_the_body_alone_crosses_the_wire_and_nothing_is_kept(tmp_path):
@@ -160,6 +165,7 @@ def test_with_nothing_fixed_it_is_fedavg_bit_for_bit(tmp_path):
 
 STACKED = {
     "full": ("algorithm.client.fine_tune=full",),
+    "at a rate of its own": ("algorithm.client.fine_tune_lr=0.003",),
     "head": ("algorithm.client.fine_tune=head", "algorithm.client.fixed=[head]"),
     "a body that is fixed": ("algorithm.client.fixed=[encoder]", "algorithm.client.fine_tune=body"),
     "around FedAdam": ("algorithm/server=fedadam",),
@@ -234,6 +240,11 @@ def slow_head(self, body, head):
             parameter.register_hook(lambda slope: 0 * slope)
 
 
+def slow_rounds(self, turn):
+    BEGIN(self, turn)
+    self.lr = self.fine_tune_lr
+
+
 BUGS = {
     "the head trains": (FedBABUClient, "_train", lambda self, body, head: TRAIN(self, True, True)),
     "weight decay on the head": (FedBABUClient, "_train", slow_head),
@@ -243,6 +254,7 @@ BUGS = {
         BEGIN(self, turn._replace(final=False)))),
     "rounds are fine-tuning": (FedBABUClient, "begin_turn", lambda self, turn: (
         BEGIN(self, turn._replace(final=True)))),
+    "rounds at the rate of the fine-tuning": (FedBABUClient, "begin_turn", slow_rounds),
     "the head is sent": (fedbabu, "DROPPED", "shared"),
     "mean without weights": (WeightedMean, "add", lambda self, params, weight: ADD(self, params, 1)),
 }  # fmt: skip
@@ -252,4 +264,4 @@ BUGS = {
 def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
     monkeypatch.setattr(*BUGS[bug])
     with pytest.raises(AssertionError):
-        check(tmp_path)
+        check(tmp_path, fine_tune_lr=LR / 7)

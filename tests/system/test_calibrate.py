@@ -102,6 +102,15 @@ def test_no_epoch_changes_nothing_and_equal_settings_give_equal_numbers(finished
     assert all(torch.equal(tensor, model.state_dict()[key].cpu()) for key, tensor in kept.items())
 
 
+def test_the_runs_of_a_folder_are_calibrated_beside_each_other(finished, calibrate, tmp_path):
+    for method in ("fedavg", "fedprox"):
+        finished(method)
+    code, _, err = calibrate(tmp_path, "--epochs", 0)
+    assert (code, err) == (0, "")
+    with (tmp_path / "figures" / "calibration.csv").open() as file:
+        assert [row["run"] for row in csv.DictReader(file)] == ["synthetic-fedavg", "synthetic-fedprox"]
+
+
 def test_a_run_without_a_servers_model_and_wrong_numbers_are_refused(finished, calibrate, tmp_path):
     run = finished("local")
     code, _, err = calibrate(run)

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from slurm_cluster import Cluster, missing
+from waiting import wait_for
 
 from fedfeat.commands.python import composed
 from fedfeat.runs.directory import experiment_config
@@ -109,13 +109,6 @@ def test_what_is_kept_composes_again(campaign, tmp_path):
     assert {key: stored[key] for key in today} == today
 
 
-def wait_for(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_interrupted_it_goes_on_to_the_same_weights(campaign, tmp_path):
     alone = {"one": {"arms": ["average"], "seeds": [0]}}
@@ -156,6 +149,24 @@ def test_a_run_that_fails_is_named_and_the_others_are_made(campaign, tmp_path):
     # Once its words are right, it is made.
     command = campaign(FILE | {"studies": {"run": {"arms": ["near", "average"], "seeds": [0]}}})
     assert call(command, tmp_path)[0] == 0
+
+
+@pytest.mark.slow
+def test_a_point_that_diverged_is_kept_never_chosen_and_not_made_again(campaign, tmp_path):
+    tune = FILE["studies"]["tune"] | {"grid": {"wild": ["optimizer.lr=1e30"], "fast": ["optimizer.lr=0.1"]}}
+    command = campaign(
+        FILE | {"studies": {"tune": tune, "run": FILE["studies"]["run"] | {"arms": ["average"]}}}
+    )
+    code, out, _ = call(command, tmp_path)
+    assert (code, "tried: 3 of 3 runs" in out, "failed" in out) == (0, True, False)
+    wild, chosen = tmp_path / "kept/tune/average/wild/seed_100", tmp_path / "kept/run/average/seed_0"
+    assert {path.name for path in wild.iterdir()} == {
+        "config.yaml", "failure.txt", "metrics.csv", "overrides.yaml"
+    }  # fmt: skip
+    assert "optimizer.lr=0.1" in yaml.safe_load((chosen / "overrides.yaml").read_text())
+    elsewhere = environment(tmp_path) | {"FEDFEAT_CAMPAIGNS": str(tmp_path / "elsewhere")}
+    assert call(command, tmp_path, env=elsewhere)[0] == 0
+    assert not [*(tmp_path / "elsewhere").rglob("config.yaml")]
 
 
 def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):

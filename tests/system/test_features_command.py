@@ -210,8 +210,9 @@ def test_a_single_client_has_the_servers_variance_alone(words, cli, small, featu
     ("arguments", "sentence"),
     [
         ("{root}/nothing", "DIR must be a run directory, but {root}/nothing has no config.yaml."),
+        ("{root}/empty", "DIR must be a run directory, but {root}/empty has no config.yaml."),
         ("{root}/bare", "DIR must hold a checkpoint, but {root}/bare has none."),
-        ("{root}/fedavg --round 1", "{root}/fedavg/checkpoints/000001.json cannot be read: [Errno 2] "),
+        ("{root}/fedavg --round 1", "round must be one of the checkpoints in {root}/fedavg (2, 3), but it is 1."),
         ("{root}/fedavg --images 0", "diagnostics.images_per_class must be an integer of at least 1, but it is 0."),
         ("{root}/fedavg --neurons fc9:0", "--neurons must name a layer of synthetic-fedavg (fc1, fc2, fc3), but "),
         ("{root}/fedavg --maximise fc1:9", "--maximise must have neurons from 0 to 8 for fc1 of synthetic-fedavg, "),
@@ -229,6 +230,7 @@ def test_what_cannot_be_inspected_is_refused_in_one_sentence(
     )
     config["data"]["loader"] = {"_target_": "fedfeat.data.folder.image_folder", "root": f"{tmp_path}/images"}
     (tmp_path / "lost" / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "empty").mkdir()
     before = digest(tmp_path)
     code, out, err = features(*arguments.format(root=tmp_path).split())
     assert (code, out) == (2, "")
@@ -277,9 +279,9 @@ def test_loggers_get_the_pictures(cli, small, tmp_path, monkeypatch):
 
     monkeypatch.setattr(CsvLogger, "picture", picture)
     assert cli(*small, *MEASURED, "federation.num_rounds=2").code == 0
-    files = ["encoding_round_0001", "encoding_round_0002", "convergence", "split"]
+    files = ["encoding_round_0001", "encoding_round_0002", "overview", "convergence", "split"]
     assert [path for _, path in given] == [tmp_path / "run" / "figures" / f"{name}.png" for name in files]
-    assert [name for name, _ in given] == ["encoding", "encoding", "convergence", "split"]
+    assert [name for name, _ in given] == ["encoding", "encoding", "overview", "convergence", "split"]
 
 
 @pytest.mark.parametrize("method", ["fed2", "psi_net"])

@@ -234,7 +234,7 @@ def test_one_command_runs_the_arms_and_averages_seeds(command, kept, tmp_path, m
 
 
 def test_a_sweep_that_fails_and_no_run_at_all_are_refused(command):
-    assert command()[2] == "new_client: RUN must be given, or --sweep in its place, but it is [].\n"
+    assert command()[2] == "new_client: DIR must be given, or --sweep in its place, but it is [].\n"
     code, _, err = command("--sweep", "algorithm=nothing")
     assert code == 2
     assert err.splitlines()[-1].startswith("new_client: --sweep must end well, but fedfeat has ended")

@@ -30,13 +30,14 @@ def test_a_run_leaves_what_the_contract_names(cli, small, tmp_path, monkeypatch)
     monkeypatch.setattr(ConsoleLogger, "picture", lambda self, name, path: said.update({name: path}))
     assert cli(*small).code == 0
     run = tmp_path / "run"
-    assert said == {name: run / "figures" / f"{name}.png" for name in ("convergence", "split")}
+    assert said == {name: run / "figures" / f"{name}.png" for name in ("overview", "convergence", "split")}
     for name in (
         ".hydra/config.yaml",
         "config.yaml",
         "metrics.csv",
         "clients.csv",
         "summary.json",
+        "figures/overview.png",
         "figures/convergence.png",
         "figures/split.png",
     ):

@@ -4,6 +4,7 @@ import argparse
 import ast
 import importlib
 import itertools
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -96,6 +97,24 @@ def test_memory_is_read_at_the_rounds_asked_for(script):
         assert 0 < one.held <= memory.BUDGET_MB
         assert 50 < one.resident <= one.peak + 50
     assert readings[0].files == 50  # the checkpoint of the first round
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "words", "found"),
+    [
+        ("fusion_speed", "digits_cnn --reps 1 --fit-reps 1 --examples 20", "digits_cnn conv, cached"),
+        ("fedhenn_speed", "fedrep_cnn10 --reps 1 --rad 50", "fedrep_cnn10 50, rbf"),
+        ("grouped_speed", "vgg9 --reps 1 --batch 2 --boundaries slice", "vgg9 G=10 slice"),
+    ],
+)
+def test_what_a_method_costs_is_measured(script, name, words, found, monkeypatch, capsys):
+    words = f"{words} --layouts contiguous --precisions fp32 --threads 1"
+    monkeypatch.setattr(sys, "argv", [name, *words.split()])
+    script(name).main()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"| {found} |")]
+    # The last cell but one of each is a ratio of times: that there is one is all that a short run says.
+    assert re.search(r"\| \d+\.\d+ \(\d+\.\d+\) \|", line)
 
 
 def test_rounds_of_the_benchmark(script, tmp_path):

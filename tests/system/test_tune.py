@@ -6,13 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import optuna
 import pytest
 import yaml
 from slurm_cluster import Cluster, missing
+from waiting import wait_for
 
 from fedfeat.commands.python import accepted
 from fedfeat.commands.tune import main
@@ -31,14 +31,6 @@ WORDS = [*SMALL, *RATES, "partition.val_fraction=0.3"]
 
 def environment(root, **more):
     return os.environ | {"FEDFEAT_ROOT": str(root), "OMP_NUM_THREADS": "1", "COLUMNS": "80"} | more
-
-
-def wait_for(condition, seconds=240):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
 
 
 def process_of(folder):
@@ -71,7 +63,7 @@ def test_killed_it_goes_on_two_at_a_time_and_cuts_short_what_is_worse(tmp_path):
     places = [folder / "trials" / f"000{number}" for number in range(4)]
     first = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL)
     try:
-        wait_for(lambda: all([*(place / "checkpoints").glob("*.json")] for place in places[:2]))
+        wait_for(lambda: all([*(place / "checkpoints").glob("*.json")] for place in places[:2]), seconds=240)
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
@@ -184,7 +176,7 @@ def test_trials_are_jobs_of_slurm_and_what_is_worse_is_cancelled(tmp_path):
                                "OMP_NUM_THREADS": "1"},
             capture_output=True, text=True, timeout=900,
         )  # fmt: skip
-        wait_for(lambda: not cluster.call("squeue", "-h"))
+        wait_for(lambda: not cluster.call("squeue", "-h"), seconds=240)
     finally:
         cluster.stop()
     assert done.returncode == 0, done.stderr

@@ -128,9 +128,10 @@ def test_without_the_extra_it_names_it(tmp_path):
     ("words", "sentence"),
     [
         (["workspace", "a/b/c"], "PROJECT must be a project or entity/project, but it is 'a/b/c'."),
+        (["report", "p", "--by", "metod", "--dry-run"], "but it is 'metod'; did you mean method"),
         (["workspace", "me/"], "PROJECT must be a project or entity/project, but it is 'me/'."),
-        (["workspace", "p", "--runs", "x", "--dry-run"], "--runs must be given to a report"),
-        (["report", "p", "--runs", "nowhere", "--dry-run"], "--runs must hold at least one finished run"),
+        (["workspace", "p", "x", "--dry-run"], "DIR must be given to a report"),
+        (["report", "p", "nowhere", "--dry-run"], "DIR must hold at least one finished run"),
     ],
 )
 def test_wrong_words_are_one_sentence(console, words, sentence):
@@ -163,7 +164,7 @@ def test_a_report_has_a_table_of_published_and_measured_numbers(console, cli, sm
     finals = [
         json.loads((tmp_path / "runs" / s / "summary.json").read_text())["final"]["global/acc"] for s in "01"
     ]
-    code, printed, stderr = console(main, "report", "p", "--dry-run", "--runs", tmp_path / "runs")
+    code, printed, stderr = console(main, "report", "p", "--dry-run", tmp_path / "runs")
     assert code == 0, stderr
     texts = json.dumps(json.loads(printed))
     mean = sum(finals) / 2

@@ -6,22 +6,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from waiting import wait_for
 
 from fedfeat.commands.watch import main
-from fedfeat.evidence.search import DIVERGED
+from fedfeat.errors import DIVERGED
 
 WATCH = [sys.executable, "-m", "fedfeat.commands.watch"]
-
-
-def wait_for(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
 
 
 def test_a_finished_and_a_failed_run_are_told_and_the_failure_goes_when_the_run_goes_on(

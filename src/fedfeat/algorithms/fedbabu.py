@@ -16,7 +16,7 @@ from typing import Any, Literal
 from torch import nn
 
 from fedfeat.client import ClientModule
-from fedfeat.config.conditions import Text
+from fedfeat.config.conditions import Positive, Text
 from fedfeat.errors import ConfigError
 from fedfeat.models.policy import DROPPED, PERSONAL, keys_with, selected, sent_keys
 from fedfeat.params import copy_into, snapshot
@@ -29,6 +29,8 @@ class FedBABUClient(ClientModule):
     Args:
         fixed: theta_head, by the selectors of ``personal``.
         fine_tune: What the fit after the last round trains: ``full``, ``body`` or ``head``.
+        fine_tune_lr: Its learning rate; None is that of the last round. The paper's code has .001 after rounds of .1
+            (two decays by .1); a body that has grown under a fixed head needs a small one.
         arguments: As in `ClientModule`.
     """
 
@@ -39,10 +41,11 @@ class FedBABUClient(ClientModule):
         *,
         fixed: Sequence[Text] = ("last",),
         fine_tune: Literal["full", "body", "head"] = "full",
+        fine_tune_lr: Positive | None = None,
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        self.fine_tune = fine_tune
+        self.fine_tune, self.fine_tune_lr = fine_tune, fine_tune_lr
         head = selected(self.model, fixed, "algorithm.client.fixed")
         head_keys = [key for key in self.policies if key in head]
         self.policies |= dict.fromkeys(head_keys, DROPPED)
@@ -75,7 +78,9 @@ class FedBABUClient(ClientModule):
         copy_into(self.model, self._initial_head)
 
     def begin_turn(self, turn: Turn) -> None:
-        """Choose what trains."""
+        """Choose what trains, and at which rate."""
+        if turn.final and self.fine_tune_lr is not None:
+            self.lr = self.fine_tune_lr
         tuned = self.fine_tune if turn.final else "body"
         self._train(body=tuned != "head", head=tuned != "body")
 

@@ -29,7 +29,7 @@ from fedfeat.clients.turns import (
 )
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.unlabelled import images_by_class
-from fedfeat.errors import ClientError
+from fedfeat.errors import DIVERGED, ClientError
 from fedfeat.features.diagnostics import AlignmentProbe, on_server_neurons
 from fedfeat.features.preference import Preferences
 from fedfeat.models.freezing import has_batch_norm
@@ -106,7 +106,7 @@ class Worker:
             self.module_of(task.client_id, task.round_idx).train()
             raise self.failure(task, cause_of(error)) from error
         if not is_finite(update.payload) or not is_finite(update.kept):
-            raise self.failure(task, "its update holds values that are not finite")
+            raise self.failure(task, DIVERGED)
         return update
 
     def _fit(self, task: Task) -> Update:

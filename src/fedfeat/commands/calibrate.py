@@ -1,18 +1,18 @@
-"""``fedfeat-calibrate``: the last layer of finished runs, trained again on virtual features (CCVR, Luo et al. 2021).
+"""Train the last layer of finished runs again, on virtual features (CCVR, Luo et al. 2021).
 
 Every client would send the moments of its features by class; here they are computed from the run's own split. The runs
 themselves stay as they are.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedfeat.commands.reopen import add_trust, one_sentence, stored_config
+from fedfeat.commands.reopen import add_trust, one_sentence, readable_runs
 from fedfeat.commands.slow_imports import import_slow
+from fedfeat.config.command_line import Parser
 from fedfeat.config.conditions import Condition, integer, interval
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_bytes, atomic_write_text
@@ -64,9 +64,9 @@ def write(found: Sequence["Calibrated"], settings: "Settings", out: Path) -> lis
     return paths
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("fedfeat-calibrate", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run directories")
+def _parser() -> Parser:
+    parser = Parser("fedfeat-calibrate", __doc__)
+    parser.add_folders()
     parser.add_argument("--round", type=int, default=None, help="checkpoint after this round (the newest)")
     parser.add_argument(
         "--covariance", choices=("full", "diagonal", "shared"), default="full", help="(%(default)s)"
@@ -83,27 +83,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, default=10, help="passes over them (%(default)s)")
     parser.add_argument("--lr", type=float, default=0.01, help="learning rate (%(default)s)")
     parser.add_argument("--batch-size", type=int, default=64, help="(%(default)s)")
-    parser.add_argument("--out", type=Path, default=None, help="where to write (figures/ of the first run)")
+    parser.add_out(None, "figures/ of the first DIR")
     add_trust(parser)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-calibrate``."""
-    args = _parser().parse_args(arguments)
+    args = _parser().read(arguments)
     with one_sentence("fedfeat-calibrate"):
         for name, rule in RULES.items():
             if not rule.holds(getattr(args, name)):
                 raise ConfigError.rule(f"--{name.replace('_', '-')}", rule.text, getattr(args, name))
-        for folder in args.folders:
-            stored_config(folder)  # a folder without a run is refused before the imports, which take seconds
+        runs = readable_runs(args.folders)
         import_slow()
         from fedfeat.commands.calibration import Settings, calibrate
         from fedfeat.features.calibration import Retraining
 
         training = Retraining(args.epochs, args.lr, args.batch_size)
         settings = Settings(args.covariance, args.per_class, args.share, args.clamp, training)
-        found = [calibrate(folder, settings, args.round, args.trust) for folder in args.folders]
+        found = [calibrate(run, settings, args.round, args.trust) for run in runs]
         paths = write(found, settings, args.out or args.folders[0] / "figures")
     for path in paths:
         print(path)

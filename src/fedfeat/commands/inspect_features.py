@@ -1,4 +1,4 @@
-"""``fedfeat-features``: whose neurons learn which classes, from the checkpoint of any run.
+"""Show whose neurons learn which classes, from the checkpoint of any run.
 
 Every layer's encodings and total variance, and of chosen neurons their class preferences as bars and the pictures
 that they answer to most. The run itself stays as it is, and nothing trains without ``--refit``.
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.commands.chosen_neurons import parse_neurons, parse_numbers
-from fedfeat.commands.reopen import add_trust, one_sentence, stored_config
+from fedfeat.commands.reopen import add_trust, one_sentence, readable_runs
 from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.arguments import check_targets
+from fedfeat.config.command_line import Parser
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.text import markdown_table
 
@@ -133,9 +134,9 @@ def say(one: "Inspection", name: str) -> str:
     return f"{name}, round {one.round_idx}: {'; '.join(parts)}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("fedfeat-features", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run directories to compare")
+def _parser() -> Parser:
+    parser = Parser("fedfeat-features", __doc__)
+    parser.add_folders()
     parser.add_argument("--round", type=int, default=None, help="checkpoint after this round (the newest)")
     parser.add_argument(
         "--refit", action="store_true", help="train each client once more from the checkpoint"
@@ -146,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--maximise", **neurons, help="pictures that raise these neurons' activation; as --neurons"
     )
-    parser.add_argument("--out", type=Path, default=None, help="where to write (figures/ of the first run)")
+    parser.add_out(None, "figures/ of the first DIR")
     add_trust(parser)
     group = parser.add_argument_group(
         "class preferences", "where not given as the run measured, else the defaults"
@@ -191,23 +192,19 @@ def _asked(args: argparse.Namespace) -> "Asked":
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-features``."""
-    args = _parser().parse_args(arguments)
+    args = _parser().read(arguments)
     given = {
         "images_per_class": args.images, "pref_at": args.pref_at,
         "pref_reduce": args.pref_reduce, "pref_score": args.pref_score,
     }  # fmt: skip
     probe = {key: value for key, value in given.items() if value is not None}
     with one_sentence("fedfeat-features"):
-        for folder in args.folders:
-            stored_config(folder)  # a folder without a run is refused before the imports, which take seconds
+        runs = readable_runs(args.folders)
         asked = _asked(args)
         import_slow()
         from fedfeat.commands.inspection import inspect
 
-        found = [
-            inspect(folder, args.round, args.trust, refit=args.refit, asked=asked, **probe)
-            for folder in args.folders
-        ]
+        found = [inspect(run, args.round, args.trust, refit=args.refit, asked=asked, **probe) for run in runs]
         for path in write(found, args.out or args.folders[0] / "figures", asked):
             print(path)
     for name, one in by_name(found).items():

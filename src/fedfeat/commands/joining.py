@@ -16,7 +16,6 @@ folder of runs. Runs that differ in their seed alone are one arm, whose mean and
 ``new_client.csv`` and ``new_client.png`` go to ``figures/`` of the first run, of the sweep or to ``--out``.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -28,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfeat.commands.joined import Clients, Course, arms_of, labels_of, summary, write
-from fedfeat.commands.reopen import add_trust, one_sentence, reopen
+from fedfeat.commands.reopen import add_trust, one_sentence, reopen, runs_below
+from fedfeat.config.command_line import Parser
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import CheckpointError, ConfigError
 from fedfeat.runs.text import markdown_table
@@ -102,12 +102,6 @@ def _learn(experiment: "Experiment", payload: Any, client_id: int, epochs: int, 
     return Course(*(np.array([scores[name] for scores in found]) for name in ("own/acc", "own/loss")))
 
 
-def runs_below(folder: Path) -> list[Path]:
-    """Give the finished runs in a folder, or the folder itself where it is one, or has none."""
-    found = [] if (folder / "summary.json").exists() else sorted(folder.rglob("summary.json"))
-    return [path.parent for path in found] or [folder]
-
-
 def run_sweep(overrides: Sequence[str]) -> Path:
     """Run ``fedfeat --multirun``; give the folder of the runs.
 
@@ -131,15 +125,15 @@ def run_sweep(overrides: Sequence[str]) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``scripts/new_client.py``."""
-    parser = argparse.ArgumentParser("new_client", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="finished runs, or folders of them")
+    parser = Parser("new_client", __doc__)
+    parser.add_folders(at_least=0)
     parser.add_argument("--sweep", nargs="+", default=[], metavar="KEY=VALUE", help="run these first")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="local epochs (%(default)s)")
     parser.add_argument("--share", type=float, default=SHARE, help="of the best accuracy (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (that of the run)")
-    parser.add_argument("--out", type=Path, default=None, help="where to write (figures/ of the first run)")
+    parser.add_out(None, "figures/ of the first DIR")
     add_trust(parser)
-    args = parser.parse_args(arguments)
+    args = parser.read(arguments)
     with one_sentence("new_client"):
         for name, rule in {
             "epochs": integer(1),
@@ -149,12 +143,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             value = getattr(args, name)
             if value is not None and not rule.holds(value):
                 raise ConfigError.rule(f"--{name}", rule.text, value)
-        folders = args.runs or ([run_sweep(args.sweep)] if args.sweep else [])
-        if not folders or (args.runs and args.sweep):
+        folders = args.folders or ([run_sweep(args.sweep)] if args.sweep else [])
+        if not folders or (args.folders and args.sweep):
             raise ConfigError.rule(
-                "RUN", "be given, or --sweep in its place", [str(run) for run in args.runs]
+                "DIR", "be given, or --sweep in its place", [str(run) for run in args.folders]
             )
-        runs = [run for folder in folders for run in runs_below(folder)]
+        runs = runs_below(folders)
         labels = labels_of(runs)
         learned = [let_join(run, args.epochs, args.lr, args.trust) for run in runs]
         arms = arms_of(runs, learned)

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -63,6 +63,11 @@ def read_checkpoint(
     if round_idx is None:
         checkpoint = folder.load_latest(lambda found: store.check(found.manifest))
     else:
+        if round_idx not in (kept := folder.rounds()):
+            said = ", ".join(map(str, kept)) or "none"
+            raise CheckpointError(
+                f"round must be one of the checkpoints in {run_dir} ({said}), but it is {round_idx}."
+            )
         checkpoint = folder.load(round_idx)
     if checkpoint is None:
         raise CheckpointError(f"DIR must hold a checkpoint, but {run_dir} has none.")
@@ -120,6 +125,23 @@ def stored_config(run_dir: Path) -> dict[str, Any]:
             f"{path} must hold the run's configuration, but it holds {kind} instead of keys."
         )
     return cast(dict[str, Any], config)
+
+
+def runs_below(folders: Iterable[Path]) -> list[Path]:
+    """Give the finished runs in folders, or a folder itself where it is one, or has none."""
+    runs: list[Path] = []
+    for folder in folders:
+        found = [] if (folder / "summary.json").exists() else sorted(folder.rglob("summary.json"))
+        runs += [path.parent for path in found] or [folder]
+    return runs
+
+
+def readable_runs(folders: Iterable[Path]) -> list[Path]:
+    """Give the runs below folders; one without a run is refused here, before the imports, which take seconds."""
+    runs = runs_below(folders)
+    for run in runs:
+        stored_config(run)
+    return runs
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

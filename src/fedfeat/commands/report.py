@@ -18,6 +18,7 @@ from fedfeat.commands.report_figures import AXES, FORMATS, draw
 from fedfeat.commands.report_gathered import Gathered, default_axes, gather
 from fedfeat.commands.report_rows import csv_text
 from fedfeat.commands.report_text import latex, page, show
+from fedfeat.config.command_line import Parser
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.figures import MAIN_METRIC
@@ -26,7 +27,7 @@ from fedfeat.runs.finished import Run, find_runs
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-report``."""
-    args = _parser().parse_args(arguments)
+    args = _parser().read(arguments)
     runs, skipped = find_runs(args.folders)
     for line in skipped:
         print(line, file=sys.stderr)
@@ -83,11 +84,9 @@ def _page_path(args: argparse.Namespace) -> Path | None:
     return path
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("fedfeat-report", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="run directories, or folders of them"
-    )
+def _parser() -> Parser:
+    parser = Parser("fedfeat-report", __doc__)
+    parser.add_folders()
     metric = (
         "what the figures show: a metric, or another quantity (docs/report.md); of several with commas between them, "
         "each setting's first; NAME=... names it; given twice, the second has an axis of its own "
@@ -105,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--against", metavar="METHOD", help=against)
     page = "also write one HTML page that needs no other file (report.html beside the others)"
     parser.add_argument("--html", nargs="?", const="", metavar="FILE", help=page)
-    parser.add_argument("--out", type=Path, default=Path("logs/report"), help="where to write (%(default)s)")
+    parser.add_out(Path("logs/report"), "%(default)s")
     return parser
 
 

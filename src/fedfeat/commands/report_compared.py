@@ -154,17 +154,20 @@ def _of_quantities(settings: Mapping[str, Setting], picked: Mapping[str, str]) -
 
 
 def _of_pairs(found: Sequence[Pair], table: Mapping[str, Mapping[str, object]], against: str) -> list[str]:
-    notes = [
-        "Differences are paired by seed, of which split and first weights are common; the interval is Student's t, "
-        f"each by itself at {LEVEL:.0%}: of twenty, one misses by chance."
-    ]
+    paired = "Differences are paired by seed, of which split and first weights are common;"
     few = [pair for pair in found if pair.interval.num_seeds < MIN_SEEDS]
-    if few:
-        which = (
-            "none of these pairs" if len(few) == len(found) else f"{len(few)} of {len(found)} pairs do not"
+    if len(few) == len(found):
+        notes = [f"{paired} an interval takes {MIN_SEEDS} common seeds, and no pair has as many."]
+    else:
+        student = (
+            f"the interval is Student's t, each by itself at {LEVEL:.0%}: of twenty, one misses by chance."
         )
-        have = "has as many" if len(few) == len(found) else "have as many"
-        notes.append(f"No interval is given of fewer than {MIN_SEEDS} common seeds: {which} {have}.")
+        notes = [f"{paired} {student}"]
+    if 0 < len(few) < len(found):
+        notes.append(
+            f"No interval is given of fewer than {MIN_SEEDS} common seeds: {len(few)} of {len(found)} pairs do not "
+            "have as many."
+        )
     if without := [problem for problem, methods in table.items() if against not in methods]:
         notes.append(
             f"{against} did not run in {len(without)} of {len(table)} settings, which have no differences."
@@ -173,6 +176,8 @@ def _of_pairs(found: Sequence[Pair], table: Mapping[str, Mapping[str, object]], 
 
 
 def _of_ranks(ranked: Sequence[Rank], num_complete: int, num_settings: int, against: str) -> list[str]:
+    if num_settings == 1:
+        return []  # where nobody looks for ranks
     if not ranked:
         how = f"there {'is' if num_complete == 1 else 'are'} {num_complete or 'none'}"
         return [f"Ranks over settings need at least two settings in which all methods ran; {how}."]

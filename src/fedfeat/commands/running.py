@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -105,6 +106,14 @@ def _noted(run_dir: Path, primary: bool) -> Iterator[None]:
         raise
 
 
+class _AboveTheBar(logging.Handler):
+    """Write to what standard error is at that moment: while a bar is shown, that puts lines above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # a terminal that is gone ends no run
+            print(self.format(record), file=sys.stderr, flush=True)
+
+
 @contextmanager
 def _spoken(config: dict[str, Any]) -> Iterator[None]:
     """Print what goes on; under ``logger=quiet``, and in processes that only lend their device, warnings alone."""
@@ -114,7 +123,8 @@ def _spoken(config: dict[str, Any]) -> Iterator[None]:
         # The level is given back: the next run of this process may be one that speaks.
         _log.setLevel(logging.WARNING)
     else:
-        logging.basicConfig(level=logging.INFO if is_primary() else logging.WARNING, format="%(message)s")
+        level = logging.INFO if is_primary() else logging.WARNING
+        logging.basicConfig(level=level, format="%(message)s", handlers=[_AboveTheBar()])
     try:
         yield
     finally:
@@ -124,11 +134,13 @@ def _spoken(config: dict[str, Any]) -> Iterator[None]:
 def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:
     from fedfeat.data.partition.picture import draw_split
     from fedfeat.runs.observed import draw_observed
+    from fedfeat.runs.overview import draw_overview
     from fedfeat.runs.run_figure import run_figures
 
-    run_dir, data = experiment.info.run_dir, experiment.data
-    pictures = run_figures(run_dir, experiment.info.name) | draw_observed(run_dir)
-    pictures |= draw_split(run_dir, data.class_counts, data.dataset.classes)
+    run_dir, name, data = experiment.info.run_dir, experiment.info.name, experiment.data
+    split = data.class_counts, data.dataset.classes
+    pictures = draw_overview(run_dir, name, *split) | run_figures(run_dir, name)
+    pictures |= draw_observed(run_dir) | draw_split(run_dir, *split)
     for name, path in pictures.items():
         for logger in experiment.loggers:
             logger.picture(name, path)

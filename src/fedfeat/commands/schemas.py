@@ -7,16 +7,16 @@ They know our options, those of installed packages and those of the folders that
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedfeat.commands.reopen import one_sentence
 from fedfeat.commands.slow_imports import collector_off
+from fedfeat.config.command_line import Parser
 from fedfeat.config.schemas.files import associations, documents, is_ours
 from fedfeat.config.search_path import CONFIGS, folders
-from fedfeat.errors import ConfigError, UserError
+from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_text
 
 SETTINGS = Path(".vscode") / "settings.json"
@@ -25,13 +25,10 @@ _KEY = "yaml.schemas"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-schemas``."""
-    args = _parser().parse_args(arguments)
-    try:
+    args = _parser().read(arguments)
+    with one_sentence("fedfeat-schemas"):
         for line in write(args.out, args.config_dir, vscode=args.vscode):
             print(line)
-    except UserError as error:
-        print(f"fedfeat-schemas: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
 
 
 def write(out: Path, own: Sequence[Path] = (), *, vscode: bool = False) -> list[str]:
@@ -89,16 +86,15 @@ def settings(out: Path, of: Sequence[Path]) -> str:
     return json.dumps(found | {_KEY: dict(sorted(named.items()))}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("fedfeat-schemas", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--out", type=Path, default=Path(".schemas"), help="folder for the schemas (.schemas)"
-    )
+def _parser() -> Parser:
+    parser = Parser("fedfeat-schemas", __doc__)
+    parser.add_out(Path(".schemas"), "%(default)s")
     parser.add_argument(
         *("--config-dir", "-cd"),
         type=Path,
         action="append",
         default=[],
+        metavar="DIR",
         help="a folder of groups of your own; may be given again",
     )
     parser.add_argument(

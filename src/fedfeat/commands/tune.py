@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.commands.reopen import one_sentence
+from fedfeat.config.command_line import Parser, number
+from fedfeat.config.conditions import integer
 from fedfeat.config.spaces import BASE, SPACES, Space, dimension, space_name, split_words
 from fedfeat.errors import ConfigError
-from fedfeat.evidence.campaign_command import positive
 from fedfeat.runs.directory import key_of, locked
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _SHOWN = 3
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-tune``; ends with 1 where no trial has succeeded."""
-    args = _parser().parse_intermixed_args(arguments)
+    args = _parser().read(arguments)
     with one_sentence("fedfeat-tune"):
         _check_extra()
         asked, name, notes = read(args)
@@ -83,8 +84,6 @@ def _space(
     cfg: DictConfig, config: Mapping[str, Any], fixed: Sequence[str], swept: Mapping[str, str]
 ) -> tuple[Space, list[str]]:
     """Put together what a method's file and the command line try; what is fixed is left out."""
-    from omegaconf import OmegaConf
-
     from fedfeat.commands.python import composed
 
     choices = cfg.hydra.runtime.choices
@@ -103,13 +102,21 @@ def _space(
         if key in set_here:
             notes.append(f"{key} is fixed by the command line")
             del of_file[key]
-        elif OmegaConf.select(cfg, key) is None:
+        elif not _may_be_tried(cfg, key):
             notes.append(f"{key} is not tried, for it is not set here")
             del of_file[key]
     space = {key: dimension(key, text) for key, text in {**of_file, **swept}.items()}
     if not space:
         raise ConfigError("The words must leave something to try, but all keys of the space are fixed.")
     return space, notes
+
+
+def _may_be_tried(cfg: DictConfig, key: str) -> bool:
+    """Ask whether a key is there and in use: null leaves it to a sibling, or is the default of a method's own key."""
+    from omegaconf import OmegaConf
+
+    value = OmegaConf.select(cfg, key, default="absent")
+    return value != "absent" and (value is not None or key.startswith("algorithm."))
 
 
 def rehearse(folder: Path, asked: Asked, notes: Sequence[str], args: argparse.Namespace) -> None:
@@ -173,17 +180,20 @@ def _check_extra() -> None:
         raise ConfigError("fedfeat-tune must have Optuna, which is not installed (uv sync --extra tune).")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "fedfeat-tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def _parser() -> Parser:
+    parser = Parser("fedfeat-tune", __doc__)
+    parser.epilog = (
+        "The same command goes on with a search that was interrupted. docs/tuning.md has examples."
     )
     parser.add_argument(
         "words", nargs="*", metavar="KEY=VALUE", help="overrides of fedfeat, fixed or with several values"
     )
     parser.add_argument(
-        "--trials", type=positive, default=20, metavar="N", help="trials in all (%(default)s)"
+        "--trials", type=number(integer(1)), default=20, metavar="N", help="trials in all (%(default)s)"
     )
-    parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="runs at a time (%(default)s)")
+    parser.add_argument(
+        "--jobs", type=number(integer(1)), default=2, metavar="N", help="runs at a time (%(default)s)"
+    )
     parser.add_argument(
         "--launcher", metavar="NAME", help="a hydra/launcher for each run, e.g. submitit_slurm"
     )
@@ -194,33 +204,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the space and the first commands, and end"
     )
-    parser.add_argument(
-        "--out", type=Path, help="folder of study, runs and results (logs/tune/NAME of the run)"
-    )
+    parser.add_out(None, "logs/tune/NAME of the run")
     return parser
 
 
-def _add_looks(parser: argparse.ArgumentParser) -> None:
+def _add_looks(parser: Parser) -> None:
     parser.add_argument(
         "--startup",
-        type=int,
+        type=number(integer(0)),
         default=5,
         metavar="N",
         help="trials that end before any is cut short (%(default)s)",
     )
     parser.add_argument(
         "--warmup",
-        type=int,
+        type=number(integer(0)),
         metavar="ROUNDS",
         help="rounds in which no trial is cut short (a quarter of all)",
     )
-    parser.add_argument(
-        "--every",
-        type=float,
-        default=1.0,
-        metavar="SECONDS",
-        help="between two looks at the runs (%(default)g)",
-    )
+    parser.add_looks(1.0, "between two looks at the runs")
 
 
 if __name__ == "__main__":

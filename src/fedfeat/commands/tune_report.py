@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.commands.tune_preset import preset_of
 from fedfeat.config.spaces import Interval
-from fedfeat.evidence.progress import duration, standing
+from fedfeat.evidence.progress import Standing, duration
 from fedfeat.evidence.search import FAILED, Search
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.text import markdown_table
@@ -35,27 +35,31 @@ def overview(search: Search, running: Sequence[int], at_once: int) -> Group:
     from rich.console import Group
 
     trials = _known(search)
+    standings = {trial.number: search.standing(trial.number) for trial in trials}
     counts = [(name, sum(_state(trial) == name for trial in trials)) for name in _ORDER]
     said = [f"{number} {name}" for name, number in counts if number and name != "under way"]
-    lines = [f"{', '.join(said) or 'no trial ended'} of {search.trials}, {_left(search, running, at_once)}"]
+    lines = [
+        f"{', '.join(said) or 'no trial ended'} of {search.trials}, {_left(search, standings, running, at_once)}"
+    ]
     best = best_trial(search)
     if best is not None and best.value is not None:
         lines.append(f"best: {best.value:.4f} on validation data, trial {best.number}")
     for number in running:
-        found = standing(search.place(number))
+        found = standings.get(number)
         where = f"round {found.round_idx}/{found.num_rounds}" if found else "begins"
         lines.append(f"trial {number} {where}  {' '.join(search.words(number)[len(search.asked.words) :])}")
     return Group(*lines)
 
 
-def _left(search: Search, running: Sequence[int], at_once: int) -> str:
-    places = [standing(search.place(trial.number)) for trial in _known(search)]
-    wholes = [whole for one in places if one and (whole := one.whole())]
+def _left(
+    search: Search, standings: Mapping[int, Standing | None], running: Sequence[int], at_once: int
+) -> str:
+    wholes = [whole for one in standings.values() if one and (whole := one.whole())]
     if not wholes:
         return "unknown time left"
     ended = sum(trial.state.is_finished() for trial in _known(search))
     mean = sum(wholes) / len(wholes)
-    spent = sum(one.seconds for number in running if (one := standing(search.place(number))))
+    spent = sum(one.seconds for number in running if (one := standings.get(number)))
     return f"{duration(max(0.0, (search.trials - ended) * mean - spent) / at_once)} left at most"
 
 

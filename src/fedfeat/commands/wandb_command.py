@@ -1,7 +1,7 @@
 """Build a saved view or a report of a W&B project by code (extra `wandb`).
 
 uv run --extra wandb fedfeat-wandb workspace my_team/my_project
-uv run --extra wandb fedfeat-wandb report my_project --tag fed2/t1_vgg9 --runs logs/sweeps/fed2/t1_vgg9
+uv run --extra wandb fedfeat-wandb report my_project logs/sweeps/fed2/t1_vgg9 --tag fed2/t1_vgg9
 uv run --extra wandb fedfeat-wandb report my_project --dry-run
 """
 
@@ -12,26 +12,29 @@ import importlib.util
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedfeat.errors import UserError
+from fedfeat.commands.reopen import one_sentence
+from fedfeat.config.command_line import FOLDERS, Parser
+from fedfeat.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from wandb_workspaces.reports.v2 import Report
     from wandb_workspaces.workspaces import Workspace
 
 METRICS = ("global/acc", "personal/acc_mean")
+FACTS = (
+    *("method", "setting", "data", "partition", "model", "groups", "depth", "num_clients", "cohort_size"),
+    *("num_rounds", "local_epochs", "lr", "seed", "preset"),
+)
+"""What a run's configuration at W&B can be grouped by under a name of its own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-wandb``."""
-    args = _parser().parse_args(arguments)
-    try:
+    args = _parser().read(arguments)
+    with one_sentence("fedfeat-wandb"):
         perform(args)
-    except UserError as error:
-        print(f"fedfeat-wandb: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
 
 
 def perform(args: argparse.Namespace) -> None:
@@ -49,10 +52,10 @@ def perform(args: argparse.Namespace) -> None:
     entity, _, project = args.project.rpartition("/")
     if not project or "/" in entity:
         raise UserError(f"PROJECT must be a project or entity/project, but it is {args.project!r}.")
-    if args.runs and args.kind != "report":
-        raise UserError(
-            "--runs must be given to a report, but this is a workspace, whose tables are W&B's own."
-        )
+    if "." not in args.by and args.by not in FACTS:
+        raise ConfigError.rule("--by", f"be one of {', '.join(FACTS)}, or config.KEY", args.by, FACTS)
+    if args.folders and args.kind != "report":
+        raise UserError("DIR must be given to a report, but this is a workspace, whose tables are W&B's own.")
     if args.dry_run:
         print(json.dumps(sent(_built(args, entity, project)), indent=2))
         return
@@ -87,17 +90,17 @@ def _built(args: argparse.Namespace, entity: str, project: str) -> Workspace | R
 
 
 def _table(args: argparse.Namespace) -> str:
-    if not args.runs:
+    if not args.folders:
         return ""
     from fedfeat.commands.wandb_tables import published_table
     from fedfeat.runs.finished import find_runs
 
-    runs, skipped = find_runs(args.runs)
+    runs, skipped = find_runs(args.folders)
     for line in skipped:
         print(line, file=sys.stderr)
     if not runs:
-        where = ", ".join(map(str, args.runs))
-        raise UserError(f"--runs must hold at least one finished run, but there is none in {where}.")
+        where = ", ".join(map(str, args.folders))
+        raise UserError(f"DIR must hold at least one finished run, but there is none in {where}.")
     return published_table(runs, args.metric or METRICS)
 
 
@@ -105,12 +108,14 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("fedfeat-wandb", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "kind", choices=("workspace", "report"), help="a saved view of the project, or a report on it"
-    )
+def _parser() -> Parser:
+    parser = Parser("fedfeat-wandb", __doc__)
+    what = "workspace, a saved view of the project, or report, one on it"
+    parser.add_argument("kind", choices=("workspace", "report"), metavar="WHAT", help=what)
     parser.add_argument("project", metavar="PROJECT", help="project, or entity/project")
+    parser.add_folders(
+        f"{FOLDERS}: of finished ones, a report has published and measured numbers", at_least=0
+    )
     parser.add_argument(
         "--metric", action="append", metavar="NAME", help=f"may be repeated ({', '.join(METRICS)})"
     )
@@ -123,8 +128,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TAG",
         help="only runs with this tag (a preset, say); may be repeated",
     )
-    runs = "report: finished runs of this machine, for a table of published and measured numbers"
-    parser.add_argument("--runs", nargs="+", type=Path, metavar="DIR", help=runs)
     parser.add_argument("--name", help="what to call it")
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
     return parser

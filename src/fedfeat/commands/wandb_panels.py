@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fedfeat.runs.run_words import COSTS
+
 if TYPE_CHECKING:
     from wandb_workspaces.reports.v2.interface import PanelTypes
 
@@ -15,7 +17,8 @@ AXES = {
     "compute/examples": "training examples",
 }
 """The x-axes of curves, and what to write below them."""
-COSTS = ("comm/total_bytes", "compute/examples", "compute/flops", "time/total_s")
+PUBLISHED = "Published and measured"
+"""Name of the section with papers' numbers."""
 _MOST_RUNS = 500
 
 
@@ -39,7 +42,7 @@ def sections(shown: Shown) -> dict[str, list[PanelTypes]]:
         "Clients": clients(shown),
         "Alignment": alignment(shown),
         "Cost": costs(shown),
-        "Published and measured": published(shown),
+        PUBLISHED: published(shown),
         "Pictures": pictures(),
     }
 

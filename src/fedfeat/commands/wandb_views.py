@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedfeat.commands.wandb_panels import (
-    Shown,
-    alignment,
-    clients,
-    column_names,
-    costs,
-    curves,
-    pictures,
-    published,
-    sections,
-)
+from fedfeat.commands.wandb_panels import PUBLISHED, Shown, column_names, sections
 
 if TYPE_CHECKING:
     from wandb_workspaces.reports.v2 import Report
@@ -82,19 +72,14 @@ def report(
         )
         return wr.PanelGrid(runsets=[runs], panels=panels)
 
-    parts = {
-        "Accuracy over rounds, bytes and examples": [grid(curves(shown))],
-        "Published and measured": [
-            *([wr.MarkdownBlock(text=table)] if table else []),
-            grid(published(shown)),
-        ],
-        "Clients": [grid(clients(shown))],
-        "Alignment": [grid(alignment(shown))],
-        "Cost": [grid(costs(shown))],
-        "Pictures": [grid(pictures())],
-    }
     blocks: list[Any] = [wr.TableOfContents(), wr.P(text=ABOUT.format(by=shown.by))]
-    blocks += [block for title, found in parts.items() for block in (wr.H2(text=title), *found)]
+    first, *others = sections(shown).items()
+    # What a paper says comes right behind the curves.
+    for title, panels in (first, *sorted(others, key=lambda part: part[0] != PUBLISHED)):
+        blocks.append(wr.H2(text=title))
+        if table and title == PUBLISHED:
+            blocks.append(wr.MarkdownBlock(text=table))
+        blocks.append(grid(panels))
     return wr.Report(entity=entity, project=project, title=name, blocks=blocks, width="fluid")
 
 

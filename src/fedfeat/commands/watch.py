@@ -6,13 +6,14 @@ uv run fedfeat-watch logs/tune/digits-fedprox --every 10
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fedfeat.config.command_line import Parser
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -24,7 +25,7 @@ _FRAME = 4  # lines of a terminal that are no runs
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-watch``."""
-    args = _parser().parse_args(arguments)
+    args = _parser().read(arguments)
     for folder in args.folders:
         if not folder.is_dir():
             print(f"fedfeat-watch: DIR must be a folder, but it is '{folder}'.", file=sys.stderr)
@@ -108,17 +109,13 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("fedfeat-watch", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="run directories, or folders of them"
-    )
+def _parser() -> Parser:
+    parser = Parser("fedfeat-watch", __doc__)
+    parser.add_folders()
     parser.add_argument(
         "--once", action="store_true", help="print one table, and end; so it does without a terminal"
     )
-    parser.add_argument(
-        "--every", type=float, default=2.0, metavar="SECONDS", help="between two looks (%(default)g)"
-    )
+    parser.add_looks(2.0, "between two looks")
     return parser
 
 

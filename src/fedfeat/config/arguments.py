@@ -7,11 +7,10 @@ that has it and for no other part with a key of that name.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hydra.utils import get_object
-
 from fedfeat.config.annotations import Parameters, classes_taken, condition, makes_object, parameters, record
 from fedfeat.config.explain import as_user_error
 from fedfeat.config.hints import unknown_key
+from fedfeat.config.imports import imported
 from fedfeat.config.rule_table import BESIDE
 from fedfeat.errors import ConfigError
 
@@ -80,7 +79,7 @@ def _with_classes(taken: Parameters, node: Mapping[str, Any], prefix: str) -> Pa
 
 def _imported(path: Any, key: str) -> Callable[..., Any]:
     try:
-        found: Callable[..., Any] = get_object(path)
+        found: Callable[..., Any] = imported(path)
     except Exception as error:
         # A module of ours may say itself what it lacks.
         raise as_user_error(error) or ConfigError.rule(

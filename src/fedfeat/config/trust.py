@@ -5,14 +5,12 @@ These are the parts that our own configurations name, those that configurations 
 before the first of it is imported.
 """
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from hydra.utils import get_object
-
+from fedfeat.config.imports import imported
 from fedfeat.config.search_path import folders
 from fedfeat.errors import ConfigError
 
@@ -74,20 +72,16 @@ def _is_trusted(name: str, declared: frozenset[str], trust: Sequence[str]) -> bo
         return True
     if name.startswith(f"{_OPTIMIZERS}."):
         found = _object(name, _OPTIMIZERS)
-        return isinstance(found, type) and issubclass(found, get_object(f"{_OPTIMIZERS}.Optimizer"))
+        return isinstance(found, type) and issubclass(found, imported(f"{_OPTIMIZERS}.Optimizer"))
     return any(name.startswith(f"{one}.") and _object(name, one) is not None for one in trust)
 
 
 def _object(name: str, package: str) -> Any:
     """Import what is defined in a package or module; None for anything else, as for what it has imported itself."""
-    log = logging.getLogger(get_object.__module__)
-    silent, log.disabled = log.disabled, True  # it would print what the refusal says
     try:
-        found = get_object(name)
+        found = imported(name)
     except Exception:
         return None
-    finally:
-        log.disabled = silent
     home = getattr(found, "__module__", None)
     return found if callable(found) and f"{home}.".startswith(f"{package}.") else None
 

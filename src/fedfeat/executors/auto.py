@@ -18,7 +18,7 @@ from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
 from fedfeat.errors import ConfigError
 from fedfeat.executors.base import Course, Executor
-from fedfeat.executors.choice import Choice, by_rule, stored, unstacked
+from fedfeat.executors.choice import Choice, by_rule, flops_of_step, stored, unstacked
 from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.job import costs_of
 from fedfeat.executors.serial import SerialExecutor
@@ -190,8 +190,8 @@ class _Trial:
 
 def _processes(worker: Worker, course: Course, choice: Choice, among: Sequence[str]) -> tuple[int, str]:
     """Give how many processes may pay, and where one is enough the reason."""
-    flops = max(module.flops_per_example for module in worker.kinds()) * course.batch_size
-    per_turn = _SECONDS_PER_TURN + course.num_steps * (_SECONDS_PER_STEP + flops / _FLOPS_PER_SECOND)
+    seconds = _SECONDS_PER_STEP + flops_of_step(worker, course) / _FLOPS_PER_SECOND
+    per_turn = _SECONDS_PER_TURN + course.num_steps * seconds
     cores = num_cores()
     reasons = {
         choice.why: choice.stacked or choice.num_threads != 1 or course.cohort_size == 1,

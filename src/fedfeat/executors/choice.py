@@ -99,7 +99,7 @@ def by_rule(worker: Worker, course: Course, may_stack: bool) -> Choice:
     """
     threads = torch.get_num_threads()
     kinds = worker.kinds()
-    work = max(module.flops_per_example for module in kinds) * course.batch_size
+    work = flops_of_step(worker, course)
     if course.cohort_size == 1:
         return Choice(False, threads, "one client has all threads")
     weights = max(sum(parameter.numel() for parameter in module.parameters()) for module in kinds)
@@ -109,6 +109,11 @@ def by_rule(worker: Worker, course: Course, may_stack: bool) -> Choice:
     if worker.data.device.type != "cpu" or worker.trainer.num_threads is not None:
         return Choice(False, threads, "the device and the threads are given")
     return Choice(False, 1, "one thread, whether turns run in one process or in several")
+
+
+def flops_of_step(worker: Worker, course: Course) -> float:
+    """Give the work of a step, of the largest network that clients have."""
+    return max(module.flops_per_example for module in worker.kinds()) * course.batch_size
 
 
 def unstacked(choice: Choice, refusal: ConfigError) -> Choice:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +43,7 @@ class ConsoleLogger(RoundLogger):
     def __init__(self, console: Console | None = None) -> None:
         self._console = console
         self._bar: RoundBar | None = None
+        self._pictures: dict[str, Path] = {}
 
     def start(self, run: RunInfo) -> None:
         """Show the bar, at the resumed round."""
@@ -49,7 +52,7 @@ class ConsoleLogger(RoundLogger):
         from fedfeat.loggers.round_bar import RoundBar
 
         self._console = self._console or Console()
-        self._num_rounds = run.num_rounds
+        self._run, self._num_rounds = run, run.num_rounds
         self._latest: dict[str, float] = {}
         self._started, self._num_logged = time.perf_counter(), 0
         if self._console.is_terminal:
@@ -68,14 +71,20 @@ class ConsoleLogger(RoundLogger):
             self._print("  ".join((f"round {record.round_idx}/{self._num_rounds}", *parts)))
 
     def picture(self, name: str, path: Path) -> None:
-        """Say where a picture is."""
-        self._print(f"{name}: {path}")
+        """Keep where a picture is, of several with one name the newest, for the end."""
+        self._pictures[name] = path
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Print the table of final metrics."""
+        """Print the table of final metrics, then where the pictures are and what draws more."""
         self.close()
-        if self._console is not None:
-            self._console.print(summary_table(summary))
+        if self._console is None:
+            return
+        self._console.print(summary_table(summary))
+        for name, path in self._pictures.items():
+            self._print(f"{name}: {_from_here(path)}")
+        if self._run.kind == "run":
+            self._print("Which class each neuron works for, of each client:")
+            self._print(f"  uv run fedfeat-features {_from_here(self._run.run_dir)} --refit")
 
     def close(self, failed: bool = False) -> None:
         """Leave the bar as it stands."""
@@ -111,12 +120,23 @@ def summary_table(summary: dict[str, Any]) -> Table:
     for name in sorted(shown["last"], key=_place):
         table.add_row(name, *(_cell(name, values.get(name)) for values in shown.values()))
     targets = summary.get("to_target") or {}
-    for target, cost in targets.items():
-        if cost:
-            table.add_row(f"to {target}", f"round {cost['rounds']}, {format_bytes(cost['bytes'])}")
+    reached = [target for target, cost in targets.items() if cost]
+    for words, together in groupby(reached, key=lambda target: _cost(targets[target])):
+        table.add_row(f"to {', '.join(together)}", words)
     if missed := [target for target, cost in targets.items() if not cost]:
         table.add_row("not reached", ", ".join(missed))
     return table
+
+
+def _cost(cost: dict[str, Any]) -> str:
+    return f"round {cost['rounds']}, {format_bytes(cost['bytes'])}"
+
+
+def _from_here(path: Path) -> str:
+    """Write a path as short as one can give it to the next command: from the current folder, if it lies below."""
+    whole = os.path.abspath(path)
+    short = os.path.relpath(whole)
+    return whole if short.startswith(os.pardir) else short
 
 
 def _place(name: str) -> int:

@@ -135,14 +135,17 @@ class Wandb(LightningLogger):
     def _put(self, row: Mapping[str, Any]) -> None:
         """Add to the row of the latest round, or to the one after it where that has ended."""
         if row:
-            # Under a step that has passed, W&B drops what it is given.
-            step = max(self._last_round, self._next_step)
-            self.experiment.log({**row, "round": self._last_round}, step=step)
+            self.experiment.log({**row, "round": self._last_round}, step=self._step)
 
     def _commit(self) -> None:
-        step = max(self._last_round, self._next_step)
+        step = self._step
         self.experiment.log({}, step=step, commit=True)
         self._next_step = step + 1
+
+    @property
+    def _step(self) -> int:
+        # Under one that has passed, W&B drops what it is given.
+        return max(self._last_round, self._next_step)
 
     def _upload(self, summary: Mapping[str, Any]) -> None:
         import wandb

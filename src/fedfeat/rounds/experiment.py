@@ -92,7 +92,7 @@ class Experiment:
             # An exit and no callback: only exits are told whether an exception ended the run.
             stack.push(partial(_close, logger))
         # Processes that share a fit would stop in different rounds.
-        stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1))
+        stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1, run_dir=self.info.run_dir))
         rounds = iter(()) if kept.get("stopped") else self.rounds(progress)
         watch = FiniteWatch()
         for progress, found in rounds:

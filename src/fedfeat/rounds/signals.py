@@ -5,8 +5,10 @@ and SIGTERM when it is serious. A round cannot be continued in its middle, so en
 """
 
 import logging
+import os
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -26,10 +28,11 @@ class Stopping:
     Args:
         grace_s: Seconds that a round may still take.
         active: False leaves all signals alone.
+        run_dir: The run directory, named in the sentence that a signal is answered by.
     """
 
-    def __init__(self, grace_s: float = GRACE_S, active: bool = True) -> None:
-        self._grace_s = grace_s
+    def __init__(self, grace_s: float = GRACE_S, active: bool = True, run_dir: Path = Path()) -> None:
+        self._grace_s, self._run_dir = grace_s, run_dir
         self._active = active and threading.current_thread() is threading.main_thread()
         self._before: dict[int, Any] = {}
         self._pending: list[int] = []
@@ -54,9 +57,9 @@ class Stopping:
         self._release()
         for signum in pending:
             name, handler = signal.Signals(signum).name, before[signum]
-            _log.warning(
-                "%s: the same command with the same run directory goes on from the last checkpoint.", name
-            )
+            place = os.path.relpath(self._run_dir)
+            sentence = "%s: the same command with hydra.run.dir=%s goes on from the last checkpoint."
+            _log.warning(sentence, name, place)
             if not callable(handler):
                 raise SystemExit(128 + signum)
             try:

@@ -21,6 +21,15 @@ def run_figure(run: pd.DataFrame, title: str = "") -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     figure, (upper, lower) = panels(2, title, (6.4, 6.4))
+    draw_accuracies(upper, run)
+    _curve(lower, run["round"], run.get("train/loss"), color=PALETTE[0])
+    lower.set(ylabel=AXIS_LABELS["train/loss"], xlabel=AXIS_LABELS["round"])
+    lower.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def draw_accuracies(axes: Axes, run: pd.DataFrame) -> None:
+    """Draw the accuracies that a run has over its rounds, with the spread over its clients."""
     rounds = run["round"]
     accuracies = {
         "global/acc": "global model, test set",
@@ -30,20 +39,16 @@ def run_figure(run: pd.DataFrame, title: str = "") -> Figure:
     # Where clients' test parts are the test set between them these are equal: one is broad and pale, one dashed.
     looks: tuple[dict[str, Any], ...] = ({"linewidth": 5, "alpha": 0.35}, {}, {"linestyle": "--"})
     for color, look, (name, label) in zip(PALETTE, looks, accuracies.items(), strict=False):
-        _curve(upper, rounds, run.get(name), label=label, color=color, **look)
+        _curve(axes, rounds, run.get(name), label=label, color=color, **look)
         spread = run.get(name.replace("_mean", "_std"))
         if name.endswith("_mean") and name in run and spread is not None:
             low, high = np.clip(run[name] - spread, 0, 1), np.clip(run[name] + spread, 0, 1)
-            upper.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
+            axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
         worst = run.get(name.replace("_mean", "_worst")) if name.endswith("_mean") else None
-        _curve(upper, rounds, worst, label=label.split(":")[0] + ": worst", color=color, linestyle=":")
-    _curve(lower, rounds, run.get("train/loss"), color=PALETTE[0])
-    upper.set(ylabel="accuracy")
-    lower.set(ylabel=AXIS_LABELS["train/loss"], xlabel=AXIS_LABELS["round"])
-    lower.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if upper.get_legend_handles_labels()[0]:
-        upper.legend(loc="best", fontsize="small")
-    return figure
+        _curve(axes, rounds, worst, label=label.split(":")[0] + ": worst", color=color, linestyle=":")
+    axes.set(ylabel="accuracy")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="best", fontsize="small")
 
 
 def run_figures(run_dir: str | Path, title: str = "") -> dict[str, Path]:

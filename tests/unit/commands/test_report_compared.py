@@ -34,18 +34,27 @@ def test_markdown_and_terminal_have_the_same_table(tmp_path, capsys):
     assert "| fed2 | +0.1 | [+0.1, +0.1] | 3 of 3 seeds |" in text
     shown = " ".join(capsys.readouterr().out.split())
     assert "│ fed2 │ +0.1 │ [+0.1, +0.1] │ 3 of 3 seeds │" in shown
-    sentence = "Ranks over settings need at least two settings in which all methods ran; there is 1."
+    sentence = "the interval is Student's t, each by itself at 95%: of twenty, one misses by chance."
     assert sentence in text
     assert sentence in shown
+    assert "Ranks" not in text  # of one setting
 
 
 def test_too_few_seeds_are_refused_in_a_sentence(tmp_path):
     make_all(tmp_path, {"fedavg": 0.5, "fed2": 0.6}, seeds=(0, 1))
     found = compared(tmp_path)
     assert found.pair_lines()["95% interval"].tolist() == ["-"]
-    assert (
-        "No interval is given of fewer than 3 common seeds: none of these pairs has as many." in found.notes
-    )
+    assert found.notes == [
+        "Differences are paired by seed, of which split and first weights are common; an interval takes 3 "
+        "common seeds, and no pair has as many."
+    ]
+
+
+def test_ranks_need_two_settings_that_are_complete(tmp_path):
+    make_all(tmp_path, {"fedavg": 0.5, "fed2": 0.6}, ["p0"], seeds=(0,))
+    make_all(tmp_path, {"fedavg": 0.5, "fedprox": 0.6}, ["p1"], seeds=(0,))
+    sentence = "Ranks over settings need at least two settings in which all methods ran; there are none."
+    assert sentence in compared(tmp_path).notes
 
 
 def test_too_few_settings_are_refused_in_a_sentence_and_six_are_enough(tmp_path):

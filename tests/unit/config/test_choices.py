@@ -68,7 +68,7 @@ def test_the_rest_is_left_to_hydra(word):
         ("data=CIFAR10", "data must .*; did you mean cifar10?"),
         ("data@public=CIFAR100", "data must .*; did you mean cifar100?"),
         ("model=resnet18", "model must .* (one of torchvision's: model=torchvision model.arch=<name>), but it is "
-         "'resnet18'; did you mean resnet18_gn?"),
+         "'resnet18'; did you mean resnet18_gn or resnet_cifar?"),
         ("model=mlp,vgg19", "model must .* but it is 'vgg19'; did you mean vgg9 or vgg11?"),
         ("model=xyz", "model must .* but it is 'xyz'."),
         ("experiment=fed2/t1_vgg", "experiment must be one of fed2/ablation, .*, fed2/t1_vgg9, .* but it is "

@@ -5,7 +5,9 @@ import io
 import pytest
 from entries import SUMMARY, record, write
 
+from fedfeat.loggers.base import RunInfo
 from fedfeat.loggers.console import ConsoleLogger, summary_table
+from fedfeat.runs.run_words import RunWords
 from fedfeat.runs.text import format_bytes
 
 
@@ -57,6 +59,32 @@ def test_summary_table_shows_last_best_and_targets():
     assert ["comm/total_bytes", "2.5 MB", ""] in cells
     assert ["to 0.3", "round 3, 1.5 kB", ""] in cells
     assert ["not reached", "0.9", ""] in cells
+
+
+def test_targets_that_one_round_has_reached_share_a_row():
+    out = console(False)
+    costs = {"0.5": {"rounds": 3, "bytes": 1500}, "0.6": {"rounds": 3, "bytes": 1500}, "0.7": None}
+    out.print(summary_table(SUMMARY | {"to_target": costs | {"0.8": {"rounds": 4, "bytes": 2000}}}))
+    text = out.file.getvalue()
+    assert "to 0.5, 0.6" in text
+    assert "to 0.8" in text
+
+
+@pytest.mark.parametrize(("kind", "says_more"), [("run", True), ("sweep", False)])
+def test_the_last_lines_name_the_pictures_from_here_and_what_draws_more(
+    tmp_path, monkeypatch, kind, says_more
+):
+    monkeypatch.chdir(tmp_path)
+    out = console(False)
+    logger = ConsoleLogger(out)
+    logger.start(RunInfo(tmp_path / "run", "digits-fed2", words=RunWords(kind=kind)))
+    for name in ("encoding_1", "encoding_2"):
+        logger.picture("encoding", tmp_path / "run" / "figures" / f"{name}.png")
+    logger.picture("overview", tmp_path.parent / "elsewhere.png")
+    logger.finish(SUMMARY)
+    pictures = ["encoding: run/figures/encoding_2.png", f"overview: {tmp_path.parent / 'elsewhere.png'}"]
+    more = ["Which class each neuron works for, of each client:", "  uv run fedfeat-features run --refit"]
+    assert out.file.getvalue().splitlines()[-4 if says_more else -2 :] == pictures + more * says_more
 
 
 @pytest.mark.parametrize(("rounds", "title"), [(1, "x, 1 round, seed 0"), (2, "x, 2 rounds, seed 0")])

@@ -45,6 +45,14 @@ def test_a_signal_waits_and_then_ends_the_process_with_its_own_code(signum):
     assert stop.value.code == 128 + signum
 
 
+def test_the_sentence_names_the_directory_to_go_on_in(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit), Stopping(run_dir=tmp_path / "logs" / "one"):
+        send(signal.SIGTERM)  # delivered at the end of the block
+    sentence = "SIGTERM: the same command with hydra.run.dir=logs/one goes on from the last checkpoint."
+    assert sentence in caplog.messages
+
+
 def test_handlers_are_put_back():
     with Stopping():
         assert all(callable(signal.getsignal(signum)) for signum in OURS)

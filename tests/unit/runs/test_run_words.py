@@ -3,6 +3,7 @@
 import pytest
 
 from fedfeat.commands.python import composed
+from fedfeat.commands.wandb_command import FACTS
 from fedfeat.runs.run_words import LONGEST_NAME, headline, words_of
 
 
@@ -75,6 +76,7 @@ def test_facts_are_flat_but_for_what_was_published():
     }
     assert facts["published"] == {"global/acc": 0.88}
     assert facts["setting"] == "fed2, cifar10, n_classes, structure.depth=3, structure.groups=5"
+    assert {*facts, "cohort_size"} == {*FACTS, "published"}
     assert described().facts["groups"] == "one per class"
     assert not {"groups", "depth", "preset", "published"} & set(described("algorithm=fedavg").facts)
 

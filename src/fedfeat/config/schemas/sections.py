@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hydra.utils import get_object
-
+from fedfeat.config.imports import imported
 from fedfeat.config.rule_table import RULES, Rule
 from fedfeat.config.schemas.places import Groups, Place
 from fedfeat.config.schemas.values import Part, Schema, general, opened, part, ref, value
@@ -201,7 +200,7 @@ def _below(place: Place) -> Iterator[Place]:
 def _imported(name: str) -> Callable[..., Any] | None:
     """Import a target; None where what it needs is not installed, as an extra."""
     try:
-        found: Callable[..., Any] = get_object(name)
+        found: Callable[..., Any] = imported(name)
     except Exception:  # whatever a module raises that lacks something
         return None
     return found

@@ -9,7 +9,7 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import left_out, turn_of
 from fedfeat.clients.worker import Worker
-from fedfeat.errors import ClientError
+from fedfeat.errors import DIVERGED, ClientError
 from fedfeat.executors.stacked.batches import StackedBatches
 from fedfeat.executors.stacked.fit import StackedClients
 from fedfeat.params import copy_into, rows, snapshot
@@ -41,7 +41,7 @@ def made_updates(
 def _checked(worker: Worker, task: Task, update: Update) -> Update | ClientError:
     if is_finite(update.payload) and is_finite(update.kept):
         return update
-    return worker.failure(task, "its update holds values that are not finite")
+    return worker.failure(task, DIVERGED)
 
 
 def _sends_weights_alone(client: ClientModule) -> bool:

@@ -1,0 +1,109 @@
+"""The command lines of all commands: folders and output are called the same, and a mistake is one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hydra._internal.utils import get_args_parser
+
+from fedfeat.config.conditions import Condition, interval
+from fedfeat.errors import ConfigError, did_you_mean
+
+FOLDERS = "run directories, or folders of them"
+_OPTION = r"(?<![\w-])--[a-z][\w-]*"
+# argparse names the rule, but not in our words, and prints the usage, of many lines, before it.
+_SAID = (
+    (r"argument (\S+): (must .*)", r"\1 \2."),
+    (r"argument (\S+): invalid int value: (.*)", r"\1 must be an integer, but it is \2."),
+    (r"argument (\S+): invalid float value: (.*)", r"\1 must be a number, but it is \2."),
+    (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", r"\1 must be one of \3, but it is \2."),
+    (r"argument (\S+): expected (.*)", r"\1 must have \2, but it has not."),
+    (r"the following arguments are required: (.*)", r"\1 must be given, but nothing is."),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads a command line.
+
+    Args:
+        command: What the user has typed.
+        documentation: Of the module; its first paragraph is shown.
+    """
+
+    def __init__(self, command: str, documentation: str | None) -> None:
+        first = (documentation or "").split("\n\n")[0]
+        super().__init__(command, description=" ".join(first.split()))
+
+    def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """Read the words; options may stand between folders."""
+        found, unknown = self.parse_known_intermixed_args(arguments)
+        if unknown:
+            self.error(str(unknown_word(unknown[0], self.format_usage())))
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """End with one sentence; argparse's hook."""
+        for pattern, words in _SAID:
+            if re.fullmatch(pattern, message):
+                message = re.sub(pattern, words, message)
+                break
+        self.exit(2, f"{self.prog}: {message}\n")
+
+    def add_folders(self, said: str = FOLDERS, at_least: int = 1) -> None:
+        """Add the folders of runs, the words that are no options."""
+        number = "+" if at_least else "*"
+        self.add_argument("folders", nargs=number, type=Path, metavar="DIR", help=said)
+
+    def add_out(self, default: Path | None, said: str) -> None:
+        """Add ``--out``: where output goes, and what that is if it is not given."""
+        self.add_argument("--out", type=Path, default=default, metavar="DIR", help=f"where to write ({said})")
+
+    def add_looks(self, default: float, said: str) -> None:
+        """Add ``--every``: the seconds between two looks at runs."""
+        wait = number(interval("(0, inf)"))
+        self.add_argument(
+            "--every", type=wait, default=default, metavar="SECONDS", help=f"{said} (%(default)g)"
+        )
+
+
+def number(rule: Condition) -> Callable[[str], Any]:
+    """Read a number that keeps a rule, for the type of an option."""
+
+    def read(text: str) -> Any:
+        for kind in (int, float):
+            try:
+                value = kind(text)
+            except ValueError:
+                continue
+            if rule.holds(value):
+                return value
+        raise argparse.ArgumentTypeError(f"must {rule.text}, but it is {text!r}")
+
+    return read
+
+
+def check_options(arguments: Sequence[str]) -> None:
+    """Refuse an option that Hydra does not know, which would print its usage.
+
+    Raises:
+        ConfigError: Names the option, and those that may be meant.
+    """
+    usage = get_args_parser().format_usage()
+    known = re.findall(_OPTION, usage)
+    for word in arguments:
+        name = word.partition("=")[0]
+        # Hydra takes the beginning of an option's name for it.
+        if name.startswith("--") and not any(option.startswith(name) for option in known):
+            raise unknown_word(word, usage)
+
+
+def unknown_word(word: str, usage: str) -> ConfigError:
+    """Refuse a word that a command does not know, with the options of its usage that may be meant."""
+    name, kind = word.partition("=")[0], "option" if word.startswith("-") else "argument"
+    known = dict.fromkeys(re.findall(_OPTION, usage))
+    end = did_you_mean(name, known) if kind == "option" else "."
+    return ConfigError(f"{name} must be a known {kind}, but there is none of that name{end}")
