@@ -96,7 +96,7 @@ def compare(
         against: A method's name; None is FedAvg, without it that of most settings.
 
     Raises:
-        ConfigError: There is no such method.
+        ConfigError: There is no such method, or it has run alone.
     """
     table = _by_problem(settings, naming, metric, numbers)
     methods = [*dict.fromkeys(method for found in table.values() for method in found)]
@@ -107,6 +107,9 @@ def compare(
     if not table:
         return None
     together = [*dict.fromkeys(method for found in table.values() for method in found)]
+    if against is not None and against not in together:
+        rule = "have run in a setting of another method"
+        raise ConfigError.rule("--against", rule, against, together)
     often = {method: sum(method in found for found in table.values()) for method in together}
     default = next((method for method in together if method.split(", ")[0] == _DEFAULT), None)
     other = against or default or max(often, key=lambda method: often[method])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -42,7 +43,10 @@ def _cells(
 ) -> list[str]:
     values = [run[name] for run in numbers if name in run]
     mean = statistics.fmean(values) if values else None
-    spread = f" ± {statistics.stdev(values):.4g}" if len(values) > 1 else ""
+    # Of a run that has diverged the mean is NaN, and there is no spread.
+    spread = (
+        f" ± {statistics.stdev(values):.4g}" if len(values) > 1 and all(map(math.isfinite, values)) else ""
+    )
     cells = ["" if mean is None else f"{mean:.4g}{spread}"]
     if name in published:
         paper = setting.runs[0].published.get(name, float("nan"))

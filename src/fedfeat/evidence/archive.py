@@ -10,7 +10,7 @@ from fedfeat.evidence.campaign import Campaign, Cell
 from fedfeat.evidence.stored import has_diverged, is_finished, seconds
 from fedfeat.evidence.tuning import chosen_point, point_scores
 from fedfeat.runs.finished import Run, read_run
-from fedfeat.runs.quantities import measured_numbers
+from fedfeat.runs.quantities import COSTS, measured_numbers
 
 
 class Archive:
@@ -64,6 +64,18 @@ class Archive:
                 found[seed] = numbers[quantity]
             elif quantity.startswith("to_target/"):
                 found[seed] = float("inf")
+        return found
+
+    def bounded(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> dict[int, float]:
+        """Give the same, finite: what a run that never came there would have needed at least.
+
+        It is the cost of one evaluation more than the run made, at the price of its last.
+        """
+        found = self.values(studies, setting, arm, quantity)
+        for seed, run in ((s, r) for study in studies for s, r in self.runs(study, setting, arm).items()):
+            if found.get(seed) == float("inf"):
+                before, last = run.metrics[COSTS[quantity.rpartition("/")[2]]].to_numpy(float)[-2:]
+                found[seed] = float(2 * last - before)
         return found
 
     def tuned(self, study: str, arm: str) -> tuple[str, Mapping[str, float]] | None:

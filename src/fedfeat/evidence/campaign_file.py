@@ -62,11 +62,17 @@ def _study(name: str, node: Mapping[str, Any], arms: Mapping[str, tuple[str, ...
         priority=float(node.get("priority", 0)),
         tuned=_tuned(f"{place}.tuned", node.get("tuned")),
         keeps=_texts(f"{place}.keeps", node.get("keeps") or []),
-        then={
-            arm: _texts(f"{place}.then.{arm}", command)
-            for arm, command in _mapping(f"{place}.then", node.get("then") or {}).items()
-        },
+        then=_then(place, node.get("then") or {}, chosen),
     )
+
+
+def _then(place: str, node: Any, arms: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Read what follows the runs of some arms."""
+    found = _mapping(f"{place}.then", node)
+    for arm in found:
+        if arm not in arms:
+            raise ConfigError.rule(f"{place}.then", "name arms of the study", arm, arms)
+    return {arm: _texts(f"{place}.then.{arm}", command) for arm, command in found.items()}
 
 
 def _own(place: str, node: Any, arms: Sequence[str]) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -102,6 +108,8 @@ def _check_tuned(study: Study, studies: Mapping[str, Study]) -> None:
     place = f"studies.{study.name}.tuned"
     if study.tuned.study not in studies:
         raise ConfigError.rule(f"{place}.study", "name a study of the file", study.tuned.study, studies)
+    if studies[study.tuned.study].tuned is not None:
+        raise ConfigError.rule(f"{place}.study", "name a study that is not tuned itself", study.tuned.study)
     known = studies[study.tuned.study].arms
     for arm in study.arms:
         source = study.tuned.alike.get(arm, arm)

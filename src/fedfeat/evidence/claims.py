@@ -53,7 +53,7 @@ class Rule:
     is_lower: bool
 
     def verdict(self, found: Interval | None) -> Verdict:
-        """Decide by an interval: all of it on the claimed side ``holds``, none of it ``does not hold``."""
+        """Decide by an interval: all of it on the claimed side ``holds``, on the other ``does not hold``."""
         if found is None or found.num_seeds < MIN_SEEDS or math.isnan(found.mean):
             return "undecided"
         above, below = found.low > self.bound, found.high < self.bound

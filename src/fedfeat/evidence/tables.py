@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedfeat.errors import ConfigError
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.association import association
 from fedfeat.evidence.leaderboard import HEADER, rows, trials
@@ -52,8 +53,14 @@ class Tables:
         return markdown(["setting", "arm", "quantity", "published", "measured"], rows)
 
     def tuning_part(self, study: str) -> str:
-        """Give the scores of every point of a grid, the chosen one of each arm in bold."""
+        """Give the scores of every point of a grid, the chosen one of each arm in bold.
+
+        Raises:
+            ConfigError: Its arms have points of their own, which `trials_part` lists.
+        """
         points = [*self.archive.campaign.studies[study].grid]
+        if self.archive.campaign.studies[study].own:
+            raise ConfigError.rule("tuning study", "be one without own, which trials lists", study)
         rows = []
         for arm in self.archive.campaign.studies[study].arms:
             found = self.archive.tuned(study, arm)

@@ -105,7 +105,7 @@ class Verdicts(Tables):
 
     def _with_reading(self) -> Values:
         """Give the archive's numbers, in which the chosen reading has its name."""
-        reading, known = self.claims.reading, self.archive.values
+        reading, known = self.claims.reading, self.archive.bounded
         chosen = reading.chosen(known)
 
         def values(studies: Sequence[str], setting: str, arm: str, quantity: str) -> Mapping[int, float]:

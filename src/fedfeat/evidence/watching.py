@@ -81,7 +81,7 @@ def run_folders(folder: Path) -> Iterator[Path]:
 
 def _read(folder: Path, place: Path, now: float) -> Watched:
     name = str(place.relative_to(folder)) if place != folder else place.absolute().name
-    federation, rows = _config(place).get("federation") or {}, rows_so_far(place / METRICS)
+    federation, rows = _federation(place), rows_so_far(place / METRICS)
     found, target = standing_of(rows, federation), federation.get("target_metric")
     last = rows[-1] if rows else {}
     accuracy, validation = (_number(last, by(last, target)) for by in (judged_by, validated_by))
@@ -109,7 +109,8 @@ def _state(place: Path, found: Standing | None, now: float) -> tuple[str, str]:
 
 def _is_finished(place: Path) -> bool:
     with suppress(OSError, ValueError):
-        return "final" in json.loads((place / "summary.json").read_text())
+        found = json.loads((place / "summary.json").read_text())
+        return isinstance(found, dict) and "final" in found
     return False
 
 
@@ -128,9 +129,11 @@ def _newest(place: Path) -> float:
     return max(times)
 
 
-def _config(place: Path) -> dict[str, Any]:
+def _federation(place: Path) -> dict[str, Any]:
+    """Read a section of a configuration, which may be half written, or of something else; {} where it is none."""
     with suppress(OSError, ValueError, yaml.YAMLError):
-        found = yaml.safe_load((place / "config.yaml").read_text())
+        config = yaml.safe_load((place / "config.yaml").read_text())
+        found = config.get("federation") if isinstance(config, dict) else None
         return found if isinstance(found, dict) else {}
     return {}
 

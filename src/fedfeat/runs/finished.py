@@ -81,7 +81,7 @@ def _without_repetitions(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 def read_run(path: Path) -> Run:
     """Read a run directory."""
     summary = json.loads((path / "summary.json").read_text())
-    if not isinstance(summary, dict) or not {"seed", "final"} <= summary.keys():
+    if not isinstance(summary, dict) or not isinstance(summary.get("final"), dict) or "seed" not in summary:
         raise ValueError("summary.json must hold seed and final")
     config = yaml.safe_load((path / "config.yaml").read_text()) or {}
     setting = {

@@ -47,9 +47,14 @@ def not_finite_since(table: pd.DataFrame, column: str) -> float | None:
 
 
 def last_value(table: pd.DataFrame, column: str) -> float | None:
-    """Give a column's last number; NaN where it has diverged by the last row, None where all of it is empty."""
-    values = table[column].to_numpy(float)
-    if len(values) and not np.isfinite(values[-1]) and not_finite_since(table, column) is not None:
+    """Give a column's last number; NaN where it has diverged by the last row, None where all of it is empty.
+
+    Args:
+        table: All rows of `read_metrics`, or the first of them.
+        column: The column.
+    """
+    values, since = table[column].to_numpy(float), not_finite_since(table, column)
+    if len(values) and not np.isfinite(values[-1]) and since is not None and since <= table["round"].iloc[-1]:
         return float(values[-1])
     finite = values[np.isfinite(values)]
     return float(finite[-1]) if len(finite) else None

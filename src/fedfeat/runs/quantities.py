@@ -151,8 +151,7 @@ def _computed(run: Run, name: str) -> float | None:
 def _within(run: Run, column: str, amount: float, metric: str) -> float | None:
     if metric not in run.metrics or column not in run.metrics:
         return None
-    affordable = run.metrics[run.metrics[column] <= amount]
-    return None if affordable.empty else float(affordable[metric].iloc[-1])
+    return last_value(run.metrics[run.metrics[column] <= amount], metric)
 
 
 def _number(value: Any) -> float | None:

@@ -5,6 +5,7 @@ from report_runs import make_run
 
 from fedfeat.commands.report import main
 from fedfeat.commands.report_gathered import gather
+from fedfeat.errors import ConfigError
 from fedfeat.runs.finished import find_runs
 
 PLAIN = ("--x", "algorithm")
@@ -96,6 +97,16 @@ def test_against_chooses_the_other_and_what_is_none_is_refused(tmp_path, capsys)
     assert capsys.readouterr().err == (
         "fedfeat-report: --against must be a method of the comparison, but it is 'mon' (did you mean moon?).\n"
     )
+
+
+def test_against_a_method_that_ran_alone_is_refused(tmp_path):
+    make_all(tmp_path, {"fed2": 0.5, "moon": 0.4}, ["p1", "p2"])
+    make_all(tmp_path, {"fedavg": 0.5}, ["p3"])
+    with pytest.raises(
+        ConfigError, match=r"--against must have run in a setting of another method, but it is 'fedavg'"
+    ):
+        compared(tmp_path, "fedavg")
+    assert compared(tmp_path, "moon").against == "moon"
 
 
 def test_where_no_setting_has_two_methods_nothing_is_compared(tmp_path):

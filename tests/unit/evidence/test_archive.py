@@ -58,6 +58,19 @@ def test_values_by_seed_over_studies(tmp_path):
     assert archive.hours("one") == 1.0
 
 
+def test_a_run_that_never_came_there_is_bounded_by_one_evaluation_more(tmp_path):
+    archive = Archive(Campaign("k", (), {}, STUDIES), tmp_path)
+    store(tmp_path, Cell("one", "x", "a", "", 0), [0.1, 0.2, 0.4], 2)
+    store(tmp_path, Cell("one", "x", "a", "", 1), [0.1, 0.3, 0.5], None)
+    (tmp_path / Cell("one", "x", "a", "", 1).name / "metrics.csv").write_text(
+        "round,global/acc,comm/total_bytes\n0,0.1,5\n4,0.3,35\n7,0.5,95\n"
+    )
+    asked = (["one"], "x", "a", "to_target/0.9/rounds")
+    assert archive.values(*asked) == {0: 2.0, 1: math.inf}
+    assert archive.bounded(*asked) == {0: 2.0, 1: 10.0}
+    assert archive.bounded(*asked[:3], "global/acc") == {0: 0.4, 1: 0.5}
+
+
 def test_an_arm_is_tuned_to_a_point_that_did_not_diverge_and_one_without_an_end_waits(tmp_path):
     points = {"wild": (), "calm": ()}
     study = Study("tune", (), {"a": (), "b": ()}, {"": ()}, points, (0,))

@@ -105,6 +105,11 @@ def study(**changes):
         (study(tuned={"study": "tune"}), "studies.late.tuned.alike must lead from every arm"),
         (study(keeps="clients.csv"), "studies.late.keeps must be a list of words"),
         (study(then={"a": [1]}), "studies.late.then.a must be a list of words"),
+        (study(then={"b": ["x"]}), "studies.late.then must name arms of the study, but it is 'b'"),
+        (
+            study(tuned={"study": "late"}),
+            "studies.late.tuned.study must name a study that is not tuned itself",
+        ),
         (study(sedes=[0]), "did you mean seeds"),
         (study(own={"b": {"x": []}}), "studies.late.own must name arms of the study, but it is 'b'"),
         (

@@ -97,6 +97,14 @@ def test_what_is_half_written_counts_as_far_as_it_goes(run, tmp_path):
     assert found["bare"].standing is None
 
 
+def test_files_of_others_are_no_error(run, tmp_path):
+    for name, config, summary in (("a", "federation: x", "5"), ("b", "[1]", "null"), ("c", "7", "[]")):
+        place = run(name)
+        (place / "config.yaml").write_text(config)
+        (place / "summary.json").write_text(summary)
+    assert {one.state for one in by_name(tmp_path).values()} == {"running"}
+
+
 def test_files_that_vanish_are_no_error(run, tmp_path, monkeypatch):
     gone = run("gone")
     run("stays")

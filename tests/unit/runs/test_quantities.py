@@ -53,6 +53,21 @@ def test_what_a_budget_buys(amount, expected):
     assert measured_numbers(run, ["within/bytes/9/none"]).get("within/bytes/9/none") is None
 
 
+def test_what_was_not_measured_within_a_budget_is_not_there_and_later_divergence_does_not_count(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text("round,comm/total_bytes,align/agreement,final\n0,1,0.2,\n1,2,,\n2,3,nan,0.9\n")
+    run = make(read_metrics(path))
+
+    def within(amount, metric):
+        return measured_numbers(run, [f"within/bytes/{amount}/{metric}"]).get(
+            f"within/bytes/{amount}/{metric}"
+        )
+
+    assert within(1, "align/agreement") == within(2, "align/agreement") == 0.2
+    assert np.isnan(within(3, "align/agreement"))
+    assert (within(2, "final"), within(3, "final")) == (None, 0.9)
+
+
 def test_a_metric_that_the_last_round_lacks_is_that_of_the_last_which_has_it():
     """Alignment is measured every few rounds."""
     run = make({"round": [0, 1, 2], "align/agreement": [0.2, 0.4, np.nan]}, {"global/acc": 0.5})
