@@ -11,13 +11,43 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import fx, nn
+from torchvision.ops import StochasticDepth
 
 from fedfeat.models.flow import Flow, Kind, Part, Step
 from fedfeat.models.network import Network
 
 WEIGHTED = (nn.Conv2d, nn.Linear)
 REPLACED_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm)
-_MIXING = (nn.LayerNorm, nn.LocalResponseNorm, nn.ChannelShuffle, nn.PixelShuffle, nn.Softmax, nn.Unflatten)
+_ALIKE_LAYERS = (
+    *(
+        nn.ReLU,
+        nn.ReLU6,
+        nn.LeakyReLU,
+        nn.PReLU,
+        nn.RReLU,
+        nn.ELU,
+        nn.CELU,
+        nn.SELU,
+        nn.GELU,
+        nn.SiLU,
+        nn.Mish,
+    ),
+    *(
+        nn.Hardswish,
+        nn.Hardsigmoid,
+        nn.Hardtanh,
+        nn.Sigmoid,
+        nn.LogSigmoid,
+        nn.Tanh,
+        nn.Tanhshrink,
+        nn.Softplus,
+    ),
+    *(nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Threshold),
+    *(nn.MaxPool2d, nn.AvgPool2d, nn.LPPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
+    *(nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.Upsample),
+    *(nn.Identity, nn.modules.dropout._DropoutNd, StochasticDepth),
+)
+"""Layers that treat every channel, or every feature, alike."""
 _JOINING = {"add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul", "truediv"}
 _ACTIVATIONS = {
     "relu",
@@ -108,8 +138,10 @@ class _Tracer(fx.Tracer):
 
 def _graph(layer: nn.Module) -> fx.Graph | None:
     """Give how a composite layer computes its one output of its one input; None of others."""
-    if not is_composite(layer):
-        return None
+    return _traced(layer) if is_composite(layer) else None
+
+
+def _traced(layer: nn.Module) -> fx.Graph | None:
     try:
         graph = _Tracer().trace(layer)
     except Exception:  # whatever a forward function does with what is no tensor
@@ -147,8 +179,29 @@ def _kind_of_module(module: nn.Module | None) -> Kind:
     if isinstance(module, REPLACED_NORMS):
         return "norm"
     assert module is not None
-    knows_channels = any(parameter.numel() > 1 for parameter in module.parameters())
-    return "opaque" if knows_channels or isinstance(module, _MIXING) else "alike"
+    return "alike" if _is_alike(module) else "opaque"
+
+
+def _is_alike(module: nn.Module) -> bool:
+    """Whether a layer treats every channel alike: a known one, or one that computes with nothing else."""
+    if any(parameter.numel() > 1 for parameter in module.parameters()):
+        return False
+    if isinstance(module, nn.Flatten):
+        return module.start_dim == 1
+    if isinstance(module, _ALIKE_LAYERS):
+        return True
+    # What PyTorch has beside those is not traced, but its containers are.
+    is_known = type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.Sequential)
+    graph = None if is_known or is_composite(module) else _traced(module)
+    return graph is not None and all(_node_is_alike(module, node) for node in graph.nodes)
+
+
+def _node_is_alike(layer: nn.Module, node: fx.Node) -> bool:
+    if node.op in ("placeholder", "output"):
+        return True
+    if node.op == "call_module":
+        return _is_alike(layer.get_submodule(str(node.target)))
+    return _kind_of_node(node) in ("alike", "joined")
 
 
 def _kind_of_node(node: fx.Node) -> Kind:

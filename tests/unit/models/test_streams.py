@@ -128,3 +128,53 @@ def test_what_has_a_fixed_width_is_not_cut():
     ):
         separate(normed)
     assert_isolated(separate(normed, boundary="dense"))
+
+
+class Own(nn.Module):
+    """A layer of one's own without weights."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def ending_with(layer):
+    """Two convolutions and two linear layers, with a layer after the first of these."""
+    encoder = [(f"conv{i}", named_layers([("conv", nn.Conv2d(2 if i == 1 else 12, 12, 1))])) for i in (1, 2)]
+    head = [
+        ("fc1", named_layers([("flatten", nn.Flatten()), ("linear", nn.Linear(192, 20)), ("own", layer)])),
+        ("fc2", named_layers([("linear", nn.Linear(20, 10))])),
+    ]
+    return Network(encoder, head, (2, 4, 4), 10)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        *(nn.LogSoftmax(dim=1), nn.Softmin(dim=1), nn.Softmax(dim=1), nn.CircularPad1d(0)),
+        Own(lambda x: functional.normalize(x, dim=1)),
+        Own(lambda x: x - x.mean(1, keepdim=True)),
+        Own(lambda x: x if x.sum() > 0 else -x),
+        nn.Sequential(nn.ReLU(), Own(lambda x: functional.normalize(x, dim=1))),
+    ],
+)
+def test_a_layer_without_weights_that_might_mix_groups_is_refused(layer):
+    with pytest.raises(ConfigError, match=r"own in fc1 might mix groups"):
+        separate(ending_with(layer), depth=2, norm_shared="none", norm_group="none")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        *(nn.Mish(), nn.Identity(), nn.AlphaDropout(0.1), nn.Sequential(nn.ReLU(), nn.Dropout(0.1))),
+        Own(torch.relu),
+        Own(lambda x: x + x.clamp(0, 1)),
+        nn.Sequential(Own(functional.gelu), nn.Sequential(nn.Tanh())),
+    ],
+)
+def test_one_that_treats_every_feature_alike_is_not(layer):
+    torch.manual_seed(0)
+    assert_isolated(separate(ending_with(layer), depth=2, norm_shared="none", norm_group="none"))
