@@ -1,11 +1,14 @@
 """`executor=auto`: the bits of `serial` wherever turns run one by one, in one process or several."""
 
 import time
+from functools import partial
 from multiprocessing.process import current_process
 
 import pytest
 from executor_cases import CASES, run, serial
+from harness import parties
 
+from fedfeat.clients.tasks import Turns
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError
 from fedfeat.executors import auto
@@ -73,6 +76,19 @@ def test_what_is_built_and_not_run_has_no_processes(tmp_path, forking, watched, 
     monkeypatch.setattr(Experiment, "run", lambda self, stack: {"weights_sha256": "", "final": {}})
     run(tmp_path, CASES["fedavg"], "auto")
     assert watched["forked"] == 0
+
+
+def test_a_round_without_turns_is_not_timed(tmp_path, forking, watched):
+    """All participants of it are stragglers that are dropped."""
+    federation = parties(tmp_path, build_executor=partial(auto.AutoExecutor, among=["processes"]))
+    federation.executor.settle(tmp_path, federation.plan.course(federation.data))
+    federation.executor.start()
+    federation.executor.open()
+    try:
+        assert isinstance(federation.executor.current, ProcessExecutor)
+        assert list(federation.executor.map("fit", Turns([], lambda k: None))) == []
+    finally:
+        federation.executor.close()
 
 
 def test_long_turns_are_not_compared(tmp_path, forking, watched, reference, monkeypatch):

@@ -120,6 +120,51 @@ def test_without_any_other_process_left_this_one_does_everything(federation, cap
     assert alone.executor._children == []
 
 
+def _answer(mark, parent, *_):
+    """Note, as a handler, whether it is the parent that answers."""
+    with mark.open("a") as file:
+        file.write(f"{os.getpid() == parent} ")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+def test_what_announces_the_end_of_a_job_is_answered_by_the_parent_alone(federation, tmp_path, signum):
+    """SLURM signals all processes of a job: a child must neither die of it nor requeue the job."""
+    here, mark = os.getpid(), tmp_path / "answered"
+    before = signal.signal(signum, partial(_answer, mark, here))
+    try:
+        told = federation()
+        for pid in (here, *(child.pid for child in told.executor._children)):
+            os.kill(pid, signum)
+        found = told.run()[0][-1]
+    finally:
+        signal.signal(signum, before)
+    assert mark.read_text() == "True "
+    assert len(told.executor._children) == 2
+    assert tree.sha256(found.state) == tree.sha256(federation("serial", processes=0).run()[0][-1].state)
+
+
+def test_a_signal_in_the_moment_of_the_fork_is_the_parents(federation, monkeypatch, tmp_path):
+    mark, before = tmp_path / "answered", signal.getsignal(signal.SIGUSR2)
+    here, fork = os.getpid(), os.fork
+
+    def forked():
+        os.kill(here, signal.SIGUSR2)
+        pid = fork()
+        if not pid:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        return pid
+
+    signal.signal(signal.SIGUSR2, partial(_answer, mark, here))
+    monkeypatch.setattr(os, "fork", forked)
+    try:
+        told = federation(processes=2)
+        told.run()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert mark.read_text() == "True "
+    assert len(told.executor._children) == 1
+
+
 class _Failing(ClientModule):
     """Client 5, the one of 9 examples, cannot be fitted."""
 

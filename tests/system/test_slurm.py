@@ -123,10 +123,13 @@ def test_a_sweep_is_an_array_and_a_killed_run_goes_on_when_it_is_started_again(c
 def preempted(cluster, root):
     """The same run three times: undisturbed, and preempted by a job in ``urgent`` under submitit and under sbatch.
 
-    They would save a checkpoint only after the last round, if it were not for the signal.
+    They would save a checkpoint only after the last round, if it were not for the signal, which under submitit reaches
+    the processes of the executor too.
     """
     run = [*RUN, "algorithm=fedavg", "federation.num_rounds=400", "federation.checkpoint_every=1000"]
-    launched = start(cluster, root, *sweep(*run, "group=preempted", "hydra.sweep.subdir=run"))
+    several = [word for word in run if not word.startswith("executor=")]
+    several += ["executor=processes", "executor.num_processes=2"]
+    launched = start(cluster, root, *sweep(*several, "group=preempted", "hydra.sweep.subdir=run"))
     script = ["--cpus-per-task=1", "--mem=1G", f"--chdir={ROOT}", f"--output={root}/batch.out"]
     job = cluster.submit(*script, ROOT / "scripts/slurm/run.sbatch", *run, **environment(root))
     runs = {"submitit": root / "logs/sweeps/preempted/run", "sbatch": root / "logs/slurm" / job}

@@ -124,7 +124,7 @@ class AutoExecutor(Executor):
 
     def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
         """Run a job where turns run; the first rounds also tell where that is."""
-        if job != "fit" or self._trial.over or not isinstance(self.current, ProcessExecutor):
+        if job != "fit" or not tasks or self._trial.over or not isinstance(self.current, ProcessExecutor):
             return self.current.map(job, tasks, *shared)
         return self._tried(tasks)
 

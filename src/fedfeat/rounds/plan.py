@@ -108,11 +108,15 @@ class Plan:
         return self.final_epochs is not None and round_idx == self.num_rounds
 
     def check_work(self, data: FederatedData) -> None:
-        """Refuse data on which no client can make a step.
+        """Refuse a plan in which nobody trains, and data on which no client can make a step.
 
         Raises:
-            ConfigError: Batch norm drops every batch of every client, for it cannot train on one example.
+            ConfigError: All participants of a round are stragglers that are dropped, or batch norm drops every batch of
+                every client, for it cannot train on one example.
         """
+        if self.drop_stragglers and round(self.straggler_fraction * self.cohort_size) == self.cohort_size:
+            rule = f"leave somebody of the {self.cohort_size} participants of a round, for stragglers are dropped"
+            raise ConfigError.rule("scenario.straggler_fraction", rule, self.straggler_fraction)
         trains = {
             size: cut(size, self.batch_size, self.drop_singleton, self.world_size)[1] > 0
             for size in set(np.diff(data.split.train.offsets).tolist())

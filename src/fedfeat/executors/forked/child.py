@@ -6,7 +6,8 @@ import pickle
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -20,7 +21,9 @@ from fedfeat.executors.forked.shared import pack, unpack
 from fedfeat.executors.job import Job, attempt
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-_SECONDS_TO_END = 2.0
+# Ctrl-C, and that by which a cluster announces the end of a job, reach the whole group. The parent answers, ends its
+# round with this process's help, and ends it.
+_OF_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Child:
@@ -37,7 +40,8 @@ class Child:
         self._process = get_context("fork").Process(
             target=_serve, args=(worker, far_end, inherited, os.getpid()), daemon=True
         )
-        self._process.start()
+        with _held_back():
+            self._process.start()
         self.pid = self._process.pid
         far_end.close()
         self.waiting: deque[tuple[Job, int]] = deque()
@@ -70,11 +74,8 @@ class Child:
     def end(self) -> None:
         """End the process, whatever it is doing."""
         self._connection.close()
-        self._process.terminate()
-        self._process.join(_SECONDS_TO_END)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        self._process.kill()
+        self._process.join()
 
     @staticmethod
     def with_news(children: Iterable["Child"], block: bool) -> list["Child"]:
@@ -84,12 +85,23 @@ class Child:
         return [by_connection[one] for one in found]
 
 
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Keep signals from a child that has the parent's handlers until it ignores them; the parent gets them after."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_PARENT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(worker: Worker, connection: Any, inherited: Iterable[Any], parent: int) -> None:
     _die_with(parent)
     for one in inherited:
         one.close()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this one
+    for signum in _OF_THE_PARENT:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_PARENT)
     torch.set_num_threads(1)
     while True:
         try:
