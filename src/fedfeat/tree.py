@@ -112,11 +112,21 @@ class ByteCounter:
         return self._num_bytes
 
 
-def sha256(value: Any) -> str:
-    """Hash structure, scalars, and the types, shapes and bytes of all tensors; the device does not matter."""
-    skeleton, named = flatten(value)
+def outline(tensor: Tensor) -> Tensor:
+    """Give a tensor of that type and shape without numbers."""
+    return torch.empty_like(tensor, device="meta")
+
+
+def sha256(value: Any, parts: Iterable[Any] | None = None) -> str:
+    """Hash structure, scalars, and the types, shapes and bytes of all tensors; the device does not matter.
+
+    Args:
+        value: A tree.
+        parts: Trees that have its tensors in its order, for one whose own may be outlines; None: its own.
+    """
+    skeleton, _ = flatten(value)
     digest = hashlib.sha256(json.dumps(skeleton).encode())
-    for tensor in named.values():
+    for tensor in (tensor for part in ([value] if parts is None else parts) for tensor in tensors(part)):
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().data)  # bytes, because NumPy has no bfloat16
@@ -126,8 +136,7 @@ def sha256(value: Any) -> str:
 def is_finite(value: Any) -> bool:
     """Tell whether no floating tensor of a tree holds an infinity or a NaN.
 
-    A finite sum has finite terms, and sums are cheap; elements are looked at only where a sum is not finite,
-    for it may have overflowed.
+    A finite sum has finite terms, and sums are cheap; elements are looked at only where one may have overflowed.
     """
     kept = [leaf for leaf in tensors(value) if leaf.is_floating_point() or leaf.is_complex()]
     kept.sort(key=_device_and_dtype)

@@ -192,3 +192,34 @@ def test_answers_without_torch_come_at_once(arguments, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert time.perf_counter() - start < 15
+
+
+@pytest.mark.parametrize("where", ["write_config", "_experiment"])
+def test_a_disk_that_is_full_before_the_first_round_leaves_no_process_and_no_lock(
+    cli, small, tmp_path, monkeypatch, where
+):
+    from fedfeat.commands import assembly
+    from fedfeat.executors.forked.processes import ProcessExecutor
+    from fedfeat.runs import directory
+
+    seen, start = [], ProcessExecutor.start
+
+    def noted(executor):
+        start(executor)
+        seen.extend(child.pid for child in executor._children)
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    words = [*small, "executor=processes", "executor.num_processes=3"]
+    monkeypatch.setattr(ProcessExecutor, "start", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr(directory if where == "write_config" else assembly, where, full)
+        outcome = cli(*words)
+    assert outcome.code != 0
+    assert "No space left" in outcome.stderr
+    assert len(seen) == 2
+    for pid in seen:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert cli(*words).code == 0

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,7 @@ def build_experiment(
         UserError: A part refuses its configuration, or two parts do not fit.
     """
     import_slow()
+    from fedfeat.clients.host import keep_freed_memory, set_threads
     from fedfeat.commands.compatibility import check_method, try_parts
     from fedfeat.config.arguments import check_targets
     from fedfeat.models.policy import describe
@@ -70,15 +72,19 @@ def build_experiment(
     data = worker.data
     plan = _plan(cfg, config, data, worker)
     plan.check_work(data)
-    _ready_process(trainer, module.flops_per_example * data.largest_batch(plan.batch_size))
+    set_threads(trainer.num_threads, module.flops_per_example * data.largest_batch(plan.batch_size))
+    keep_freed_memory()
     server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
     setting = plan.setting(config["algorithm"]["name"], worker.settings.keep_optimizer, data)
     check_method(worker, server, setting)
     executor.settle(run_dir, plan.course(data))
-    # After all refusals, which would leave its processes behind.
-    executor.start()
     _log.info("%s: %s", config["name"], describe(module.policies))
-    return _experiment(cfg, config, run_dir, (plan, server, executor, data))
+    with ExitStack() as undone:
+        undone.callback(executor.close)
+        executor.start()  # after all refusals, which would leave its processes behind
+        experiment = _experiment(cfg, config, run_dir, (plan, server, executor, data))
+        undone.pop_all()
+    return experiment
 
 
 def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | str") -> "FederatedData":
@@ -152,13 +158,6 @@ def _executor(
     )
 
 
-def _ready_process(trainer: "LocalTrainer", flops_per_step: float) -> None:
-    from fedfeat.clients.host import keep_freed_memory, set_threads
-
-    set_threads(trainer.num_threads, flops_per_step)
-    keep_freed_memory()
-
-
 def _experiment(
     cfg: DictConfig,
     config: dict[str, Any],
@@ -172,9 +171,8 @@ def _experiment(
 
     federation = config["federation"]
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
-    ram_budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
-    plan, server, executor, data = parts
-    trusted = trusted_packages(config)
+    budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
+    (plan, server, executor, data), trusted = parts, trusted_packages(config)
     return Experiment(
         info=RunInfo(run_dir, config["name"], config["group"], config, plan.num_rounds, words=_words(config)),
         config_sha256=rundir.config_sha256(config),
@@ -183,7 +181,7 @@ def _experiment(
         server=server,
         executor=executor,
         data=data,
-        store=ClientStore(run_dir / "clients", ram_budget, trusted),
+        store=ClientStore(run_dir / "clients", budget, trusted),
         checkpoints=CheckpointFolder(run_dir / "checkpoints", trusted=trusted),
         loggers=_loggers(cfg) if is_primary() else (),
         is_primary=is_primary(),

@@ -81,14 +81,22 @@ def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[s
             sweep(run_dir)
         experiment = build_experiment(cfg, config, run_dir)
         if primary:
-            rundir.write_config(run_dir, OmegaConf.to_yaml(OmegaConf.create(config)), _hydra_files(cfg))
-            DataFacts.of(experiment.data).write(run_dir)
-            note_weights(run_dir, config)
-            experiment.executor.note(run_dir)
+            _write(experiment, cfg, config, run_dir)
         summary = experiment.run(stack)
         if primary:
             _finish(experiment, summary)
     return summary
+
+
+def _write(experiment: "Experiment", cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> None:
+    """Write what a run directory holds before the first round."""
+    with ExitStack() as undone:
+        undone.callback(experiment.executor.close)  # the disk may be full
+        rundir.write_config(run_dir, OmegaConf.to_yaml(OmegaConf.create(config)), _hydra_files(cfg))
+        DataFacts.of(experiment.data).write(run_dir)
+        note_weights(run_dir, config)
+        experiment.executor.note(run_dir)
+        undone.pop_all()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from fedfeat import tree
@@ -144,7 +145,7 @@ class Experiment:
         checkpoint = self.checkpoints.load_latest(lambda found: self.store.check(found.manifest))
         if checkpoint is None:
             worker = self.executor.worker
-            state = self.server.init(worker.module.model, federation_of(worker))
+            state = self.server.init(worker.module.model, federation_of(worker, self.plan.excluded))
             return first_progress(state), first_history()
         if checkpoint.config_sha256 != self.config_sha256:
             raise CheckpointError(
@@ -189,5 +190,9 @@ def _close(logger: RoundLogger, kind: type[BaseException] | None, *_: Any) -> No
 
 
 def weights_sha256(state: Any, store: ClientStore) -> str:
-    """Digest of all final weights: the server's state and every client's personal tensors."""
-    return tree.sha256([state, [[client_id, store.get(client_id)] for client_id in store]])
+    """Digest of all final weights: the server's state and every client's personal tensors.
+
+    It is `tree.sha256` of ``[state, [[client_id, its tensors], ...]]``, of which one client's are at hand at a time.
+    """
+    outlines = [[client_id, tree.transform(store.get(client_id), tree.outline)] for client_id in store]
+    return tree.sha256([state, outlines], chain([state], (store.get(client_id) for client_id in store)))

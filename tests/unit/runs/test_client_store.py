@@ -1,13 +1,16 @@
 """The client store: budget, spill, versions, and what a kill leaves behind."""
 
+import gc
 import os
+import weakref
 
 import pytest
 import torch
 
 from fedfeat.errors import CheckpointError
+from fedfeat.rounds.experiment import weights_sha256
 from fedfeat.runs.client_store import ClientStore
-from fedfeat.tree import num_bytes
+from fedfeat.tree import num_bytes, sha256
 
 
 def state(client_id, round_idx=1, size=4):
@@ -30,6 +33,30 @@ def test_put_and_get(tmp_path):
     assert 2 not in store
     assert store.num_bytes == 32
     assert names(tmp_path / "clients") == []
+
+
+def test_the_digest_of_all_weights_is_that_of_the_whole_tree_with_one_client_in_memory(tmp_path, monkeypatch):
+    store = ClientStore(tmp_path, 32)
+    for client_id in range(12):
+        half = torch.arange(3, dtype=torch.bfloat16)
+        store.put(client_id, 1, {"of": [state(client_id), ("x", half)], "count": client_id})
+    server = {"w": torch.ones(2, 2), "round": 3}
+    whole = sha256([server, [[client_id, store.get(client_id)] for client_id in store]])
+    alive, most, read = weakref.WeakSet(), [0], store.get
+
+    def watched(client_id):
+        gc.collect()
+        most.append(len(alive))
+        found = read(client_id)
+        alive.add(found["of"][0]["w"])
+        return found
+
+    monkeypatch.setattr(store, "get", watched)
+    assert weights_sha256(server, store) == whole
+    assert len(most) == 25
+    assert max(most) <= 3  # the one before, and what the store's budget holds
+    store.put(11, 2, {"of": [state(11, 9), ("x", half)], "count": 11})
+    assert weights_sha256(server, store) != whole
 
 
 def test_the_least_recently_used_is_spilled(tmp_path):
