@@ -137,7 +137,9 @@ class Parties(NamedTuple):
         """The state before the first round."""
         worker = self.executor.worker
         self.server.setup(site_of(worker, self.meter.spend))
-        return first_progress(self.server.init(worker.module.model, federation_of(worker)))
+        return first_progress(
+            self.server.init(worker.module.model, federation_of(worker, self.plan.excluded))
+        )
 
     def rounds(self, progress: Progress | None = None) -> Iterator[tuple[Progress, RoundRecord]]:
         """Run round by round."""

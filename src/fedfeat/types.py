@@ -189,6 +189,7 @@ class Federation(NamedTuple):
         policies: Every tensor of the server's model to its policy, see `models.policy.tensor_policies`.
         networks: Which network each client runs.
         seed: The experiment's seed.
+        excluded: Clients that take part in no round.
     """
 
     num_clients: int
@@ -197,6 +198,7 @@ class Federation(NamedTuple):
     policies: dict[str, str]
     networks: Networks
     seed: int = 0
+    excluded: frozenset[int] = frozenset()
 
 
 class Setting(NamedTuple):

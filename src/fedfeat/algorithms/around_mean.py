@@ -45,9 +45,10 @@ class AroundMean(Around):
         return found
 
     def total_weights(self, state: Any, federation: Federation) -> Params:
-        """Add up what all clients weigh."""
+        """Add up what all clients weigh that can take part."""
         every = enumerate(federation.num_examples.tolist())
-        return summed(self.weights(state, client_id, count) for client_id, count in every)
+        able = ((client_id, count) for client_id, count in every if client_id not in federation.excluded)
+        return summed(self.weights(state, client_id, count) for client_id, count in able)
 
 
 def summed(weights: Iterable[Params]) -> Params:

@@ -137,7 +137,8 @@ class _Loop:
         if survey is None:
             return state
         inputs = self.data.unlabelled(survey, self.plan.seed, round_idx)
-        groups = {"none": (), "cohort": cohort, "all": range(self.plan.num_clients)}
+        able = [k for k in range(self.plan.num_clients) if k not in self.plan.excluded]
+        groups = {"none": (), "cohort": cohort, "all": able}
         asked = survey.asked if isinstance(survey.asked, tuple) else groups[survey.asked]
         bytes_of = ByteCounter()
 
