@@ -1,5 +1,6 @@
 """Whether a configuration satisfies the table of rules; checked before any work and before torch is imported."""
 
+import re
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
@@ -56,6 +57,8 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     metric, local = federation.get("target_metric"), federation.get("evaluate_local", _ABSENT)
     if local is False and str(metric).startswith("local_pre_agg/"):
         yield "federation.target_metric", "be measured: federation.evaluate_local=true does so", metric
+    if metric is not None and re.search(r"loss|_std$", str(metric)):
+        yield "federation.target_metric", "be a metric of which more is better", metric
     if federation.get("stop_at") is not None and federation.get("final_epochs") is not None:
         yield (
             "federation.stop_at",

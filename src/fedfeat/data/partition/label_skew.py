@@ -9,7 +9,6 @@ from fedfeat.config.conditions import Count, Positive
 from fedfeat.data.partition.index_sets import check_pieces, deal
 from fedfeat.data.partition.parts import Parts, Population
 from fedfeat.data.partition.schemes import Scheme
-from fedfeat.data.partition.tables import cut_sizes
 from fedfeat.errors import ConfigError
 
 
@@ -108,7 +107,7 @@ def unequal_pieces(size: int, count: int, rng: np.random.Generator) -> np.ndarra
     """Cut so many examples into pieces of at least one, (count,), of which the last is what the others leave."""
     equal = size // count
     if count == 1 or equal < 2:
-        return cut_sizes(size, np.ones(count))
+        return np.diff(np.arange(count + 1) * size // count)  # floors of shares would leave some with nothing
     pieces = rng.integers(max(equal // 10, 1), equal, count - 1)
     return np.append(pieces, size - pieces.sum())
 

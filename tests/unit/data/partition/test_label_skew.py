@@ -62,6 +62,13 @@ def test_pathological_classes_go_to_groups_of_clients_in_order(num_clients, coun
     assert (counts.sum(axis=0) == 120).all()
 
 
+@pytest.mark.parametrize("count", range(1, 60))
+def test_of_as_many_examples_as_pieces_and_some_more_none_is_empty(count):
+    for size in range(count, 2 * count + 2):
+        pieces = unequal_pieces(size, count, np.random.default_rng(0))
+        assert (len(pieces), pieces.sum(), pieces.min() >= 1) == (count, size, True)
+
+
 def test_pathological_pieces_are_between_a_tenth_and_a_whole_equal_one_but_the_last():
     pieces = np.stack([unequal_pieces(4000, 4, np.random.default_rng(seed)) for seed in range(200)])
     assert (pieces.sum(axis=1) == 4000).all()
