@@ -45,12 +45,13 @@ class ClientModule(ClippedModule):
     payload_type: ClassVar[type] = Weights
     keeps_model = False
     """Whether a client has a model of its own beside what is shared, which is scored as such (``personal/*``)."""
+    keeps_tensors = False
+    """Whether the memory of its last turn holds other tensors of the network's shapes."""
     runs_at_upload = False
     """Whether `upload` runs the trained modules, for example over ``turn.batches``."""
     apart: str | None = None
-    """Why clients cannot be stacked into one fit (`executor=vectorized`), as "it ..."; None where they can: all that
-    tells their turns apart is in `state_dict` after `receive` and `begin_turn`. A class that overrides more of a turn
-    than `loss` and `upload` has to have an ``apart`` of its own."""
+    """Why clients cannot be stacked into one fit (`executor=vectorized`), as "it ..."; None where all that tells turns
+    apart is in `state_dict` after `receive` and `begin_turn`. Who overrides more than `loss` and `upload` needs one."""
     _outside: Tensor | None
     _prior: Tensor | None
     plain: Callable[[Tensor], Tensor]
@@ -68,12 +69,11 @@ class ClientModule(ClippedModule):
         self.model = model.to(memory_format=torch.channels_last) if channels_last else model
         # Hydra's own partial checks its target again at every call (0.3 ms).
         self.optimizer_factory = partial(optimizer.func, *optimizer.args, **optimizer.keywords)
-        self.channels_last = channels_last
         self.policies = tensor_policies(model, personal)
         self.shared_keys = sent_keys(self.policies)
         self.personal_keys = keys_with(self.policies, PERSONAL)
         check_scope(model, softmax_scope)
-        self.softmax_scope = softmax_scope
+        self.channels_last, self.softmax_scope = channels_last, softmax_scope
         for name in ("_outside", "_prior"):
             self.register_buffer(name, None)
         self.lr = self.base_lr

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from fedfeat.errors import ConfigError
@@ -19,15 +20,22 @@ class Server(ABC):
     Attributes:
         payload_type: The typed record that it sends and receives; the client half must speak the same.
         accepts_unequal: Whether clients may run unequal networks.
+        accepts_changing: Whether a client may have other parts of the network in other rounds, and so keeps no tensors.
         needs_everyone: Whether all clients have to take part in every round.
         needs_whole_model: Whether it takes whole models, of which nothing stays with a client.
+        rebuilds_networks: Whether it makes networks anew for what clients send, so that theirs have to be as made.
+        statistics: Training examples by which it takes batch norm's running statistics itself, as static batch norm
+            needs it; None: all of them, and 0: it takes none, and clients have to send or keep theirs.
         needs_common_width: Whether the last layers of all clients' networks have to read equally many numbers.
     """
 
     payload_type: ClassVar[type]
     accepts_unequal: bool = False
+    accepts_changing: bool = False
     needs_everyone: bool = False
     needs_whole_model: bool = False
+    rebuilds_networks: bool = False
+    statistics: int | None = 0
     needs_common_width: bool = False
 
     def check(self, model: nn.Module, setting: Setting) -> None:  # noqa: B027 - most methods take any
@@ -101,6 +109,19 @@ class AveragingServer(Server):
         """Give, for the tensors of which a client has some rows only, where these stand in the whole; None: all."""
         return None
 
+    def covered(self, state: Any, cohort: Iterable[tuple[int, int]]) -> "Params":
+        """Say of which numbers of each tensor a mean over a cohort was made, bool: (), (n,) by rows, or of its shape.
+
+        Args:
+            state: That from which the round has started.
+            cohort: Who sent something, with their numbers of examples.
+        """
+        found = dict.fromkeys(self.params(state), torch.tensor(False))
+        for who in cohort:
+            weights = self.weights(state, *who) or dict.fromkeys(found, torch.ones(()))
+            found = {key: rows | (weights[key] > 0) for key, rows in found.items()}
+        return found
+
     @abstractmethod
     def broadcast(self, state: Any, client_id: int) -> Weights:
         """Give the weights for one client."""
@@ -130,7 +151,9 @@ class Around(Server):
             raise ConfigError.rule("algorithm.server.average", rule, type(average).__name__)
         self.average = average
         self.accepts_unequal, self.needs_everyone = average.accepts_unequal, average.needs_everyone
-        self.needs_whole_model = average.needs_whole_model
+        self.accepts_changing = average.accepts_changing
+        self.needs_whole_model, self.rebuilds_networks = average.needs_whole_model, average.rebuilds_networks
+        self.statistics = average.statistics
 
     def check(self, model: nn.Module, setting: Setting) -> None:
         """Take what the average takes."""

@@ -43,6 +43,8 @@ SETTINGS = {
     "multi from the local features": Setting(lambda_init=0.0, ema=0.9),
     "multi, own E_g": Setting(ema=0.5, eval_eg="self"),
     "multi, stale": Setting(ema=0.5, stale_clients=True, cohort_size=1),
+    "multi, two stale of three": Setting(ema=0.5, stale_clients=True),
+    "conv, stale, uniform": Setting("conv", stale_clients=True, weighting="uniform"),
     "single": Setting("single", ema=0.75),
     "single, own E_g, all clients": Setting("single", eval_eg="self", cohort_size=3, weighting="uniform"),
     "conv": Setting("conv", ema=0.75),
@@ -122,28 +124,31 @@ def reference_client(received, x, y, setting):
 
 
 def reference_round(newest, held, data, cohort, setting):
-    """The server's model after a round; ``held`` is what each client has where only participants receive."""
-    found = {}
+    """The server's model after a round, and the mean of what its clients had received.
+
+    ``held`` is what each client has where only participants receive.
+    """
+    found, received = {}, {}
     for k in cohort:
         chosen, train = data.split.train.of(k), data.dataset.train
-        received = held[k] if setting.stale_clients else newest
-        found[k] = reference_client(received, train.inputs[chosen].double(), train.labels[chosen], setting)
+        received[k] = held[k] if setting.stale_clients else newest
+        found[k] = reference_client(received[k], train.inputs[chosen].double(), train.labels[chosen], setting)
     weights = {k: SIZES[k] if setting.weighting == "samples" else 1 for k in cohort}
-    result = {
-        name: sum(weights[k] * own[name] for k, own in found.items()) / sum(weights.values())
-        for name in newest
-    }
+    result, frozen = (
+        {name: sum(weights[k] * w[name] for k, w in own.items()) / sum(weights.values()) for name in newest}
+        for own in (found, received)
+    )
     result[BUFFERS[2]] = torch.stack([own[BUFFERS[2]] for own in found.values()]).max()
     if setting.op != "conv":
         result[LAMBDA] = setting.ema * newest[LAMBDA] + (1 - setting.ema) * result[LAMBDA]
     held.update(dict.fromkeys(cohort, result))
-    return result
+    return result, frozen
 
 
-def reference_score(params, before, data, setting):
-    """Accuracy and loss of the server's model on the test set."""
+def reference_score(params, frozen, data, setting):
+    """Accuracy and loss of the server's model on the test set; ``frozen`` is what its clients had received."""
     x, y = data.dataset.test.inputs.double(), data.dataset.test.labels
-    frozen = with_statistics(before if setting.eval_eg == "prev" else params, x)
+    frozen = with_statistics(frozen if setting.eval_eg == "prev" else params, x)
     logits = logits_of(params, frozen, with_statistics(params, x), setting)
     return (logits.argmax(1) == y).double().mean().item(), functional.cross_entropy(logits, y).item()
 
@@ -157,21 +162,24 @@ def check(setting, store_dir, tolerance=2e-5, **plan):
     fusion = {name for name in expected if name.startswith("fusion.")}
     bias = {f"{W_CONV}.bias"} if setting.conv_bias else set()
     assert fusion == ({f"{W_CONV}.weight"} | bias if setting.op == "conv" else {LAMBDA})
-    before, held = expected, dict.fromkeys(range(3), expected)
+    frozen, held = expected, dict.fromkeys(range(3), expected)
     for round_idx, (step, record) in enumerate(zip(steps, records, strict=True)):
         if round_idx:
             cohort = sample_cohort(0, round_idx - 1, 3, setting.cohort_size)
-            before, expected = expected, reference_round(expected, held, federation.data, cohort, setting)
+            expected, frozen = reference_round(expected, held, federation.data, cohort, setting)
         assert set(step.state.average.params) == set(expected)
         for name, found in step.state.average.params.items():
             torch.testing.assert_close(
                 found.double(), expected[name].double(), rtol=0, atol=tolerance, msg=name
             )
-        accuracy, loss = reference_score(expected, before, federation.data, setting)
+        accuracy, loss = reference_score(expected, frozen, federation.data, setting)
         assert abs(record.metrics["global/acc"] - accuracy) < 1e-9
         assert abs(record.metrics["global/loss"] - loss) < tolerance
-        assert torch.equal(
-            step.state.frozen[f"{CONV}.weight"],
-            steps[max(round_idx - 1, 0)].state.average.params[f"{CONV}.weight"],
-        )
+        assert set(step.state.frozen) == {name for name in expected if name.startswith("encoder.")}
+        for name in set(step.state.frozen) - set(BUFFERS[2:]):
+            found = step.state.frozen[name].double()
+            torch.testing.assert_close(found, frozen[name], rtol=0, atol=tolerance, msg=name)
+        if not setting.stale_clients:
+            before = steps[max(round_idx - 1, 0)].state.average.params
+            assert all(torch.equal(tensor, before[name]) for name, tensor in step.state.frozen.items())
     return federation

@@ -1,5 +1,7 @@
 """FedFusion through the real loop: by hand, where it is another method, what it costs, and planted bugs."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from fusion_rounds import (
@@ -22,9 +24,10 @@ import fedfeat.models.policy
 from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
+from fedfeat.algorithms.fedopt import FedAvgMServer
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
-from fedfeat.models.frozen import FrozenCopy
+from fedfeat.models.frozen import FrozenCopy, frozen_keys
 from fedfeat.models.fusion import ConvFusion, Fusion, LambdaFusion
 from fedfeat.params import WeightedMean
 from fedfeat.types import Weights
@@ -169,8 +172,34 @@ def test_only_versions_that_someone_waits_for_are_kept(tmp_path):
     assert len(set(received)) == 3
 
 
+@pytest.mark.parametrize("personal", ["body", "fusion", "all", "head"])
+@pytest.mark.parametrize("op", ["conv", "multi", "single"])
+def test_what_stays_with_a_client_is_neither_smoothed_nor_frozen_for_all(op, personal, tmp_path):
+    federation = federation_of(Setting(op), tmp_path, more={"personal": [personal]}, num_rounds=2)
+    steps, records = federation.run()
+    sent = set(steps[-1].state.average.params)
+    assert (LAMBDA in sent) == (personal == "head" and op != "conv")
+    for step in steps:
+        assert set(step.state.lambda_keys) == sent & {LAMBDA}
+        assert set(step.state.frozen) == {name for name in sent if name.startswith("encoder.")}
+    kept = federation.store.get(records[-1].cohort[0]).personal
+    own = federation.executor.worker.module.model
+    assert kept.keys() == own.state_dict().keys() - sent - set(frozen_keys(own))
+    assert "personal/acc_mean" in records[-1].metrics
+
+
+def test_versions_of_stale_clients_are_not_averaged_where_an_average_is_no_mean(tmp_path):
+    """The momentum of FedAvgM would move what was frozen."""
+    fusing = FedFusionServer(FedAvgMServer(average=FedAvgServer()), stale_clients=True)
+    steps, _ = federation_of(Setting(), tmp_path, server=fusing).run()
+    for before, after in pairwise(steps):
+        old = fusing.average.params(before.state.average)
+        assert all(torch.equal(tensor, old[name]) for name, tensor in after.state.frozen.items())
+
+
 FUSE, TRAIN, ADD = LambdaFusion.forward, Fusion.__init__, WeightedMean.add
 CONV_FUSE, SERVER, HAND_OUT = ConvFusion.forward, FedFusionServer.__init__, FedFusionServer._hand_out
+MEAN = FedFusionServer._frozen
 
 
 def trained(self, operator, encoder):
@@ -188,6 +217,14 @@ def to_everyone(self, state, cohort):
 
 def local_copy(self, local, x, frozen_features=None):
     return self.operator(local.detach(), local)
+
+
+def of_g(self, state, cohort):
+    return {key: self.average.params(state.average)[key] for key in state.encoder_keys}
+
+
+def of_one(self, state, cohort):
+    return MEAN(self, state, cohort[:1])
 
 
 BUGS = {
@@ -220,6 +257,11 @@ BUGS = {
     ),
     "frozen tensors sent": ("multi", [(fedfeat.models.policy, "frozen_keys", lambda model: [])]),
     "nobody stale": ("multi, stale", [(FedFusionServer, "_hand_out", to_everyone)]),
+    "E_g of G_r, which stale clients did not have": (
+        "multi, two stale of three",
+        [(FedFusionServer, "_frozen", of_g)],
+    ),
+    "E_g of one stale client": ("conv, stale, uniform", [(FedFusionServer, "_frozen", of_one)]),
 }
 
 

@@ -119,3 +119,22 @@ def test_a_trimmed_client_sends_the_fusion_of_its_groups(tmp_path):
     assert [a - b for a, b in zip(sizes["conv"], sizes["multi"], strict=True)] == [
         4 * groups * (10 - 2) for groups in (1, 2, 3)
     ]
+
+
+@pytest.mark.parametrize("trim", [False, True], ids=["grouped", "trimmed"])
+def test_what_stale_clients_had_frozen_is_averaged_in_groups_as_the_rest(trim, tmp_path):
+    """One alone had its own version, but for the groups that it does not hold: these are those of the newest."""
+    server = FedFusionServer(Fed2Server(), stale_clients=True)
+    federation = grouped_fusion("multi", tmp_path, server, trim, cohort_size=1, num_rounds=6)
+    steps, records = federation.run()
+    has = {0: {2}, 1: {0, 2}, 2: {0, 1, 2}}
+    assert {record.cohort for record in records[1:]} >= {(0,), (1,)}
+    for before, after, record in zip(steps, steps[1:], records[1:], strict=False):
+        (k,), state = record.cohort, before.state
+        old, newest = state.versions[state.received[k]].params, state.average.params
+        for name, found in after.state.frozen.items():
+            rows = state.average.group_of_row.get(name)
+            expected = old[name] if rows is None else torch.stack([
+                (old if int(group) in has[k] else newest)[name][i] for i, group in enumerate(rows)
+            ])  # fmt: skip
+            assert torch.equal(found, expected), name

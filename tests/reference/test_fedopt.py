@@ -183,7 +183,7 @@ def test_a_state_is_a_value_and_a_round_without_updates_changes_nothing():
         after, [Update(0, 3, Weights({k: 2 * w for k, w in server.params(after).items()}), None, {})]
     )
     assert tree.sha256(after) == digest != tree.sha256(start)
-    assert server.aggregate(after, []) is after
+    assert server.aggregate(after, []) == after
 
 
 def test_messages_are_those_of_fedavg_and_clients_keep_nothing(tmp_path):
@@ -364,10 +364,6 @@ BUGS = {
 STEP_M = FedAvgMServer.step
 
 
-def every_row(state):
-    return dict.fromkeys(state.moments, torch.tensor(True))
-
-
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
     name, owner, attribute, mutant = BUGS[bug]
@@ -380,7 +376,8 @@ def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
 @pytest.mark.parametrize("rows", ["nobody is absent", "moments go on"])
 def test_a_group_that_moves_in_its_absence_would_be_noticed(rows, tmp_path, monkeypatch):
     if rows == "nobody is absent":
-        monkeypatch.setattr(BASE, "_averaged_rows", lambda self, state, cohort: every_row(state))
+        everything = lambda self, state, cohort: dict.fromkeys(state.params, torch.tensor(True))  # noqa: E731
+        monkeypatch.setattr(Fed2Server, "covered", everything)
     else:
         monkeypatch.setattr(fedopt, "_some", lambda rows, new, old: new)
     with pytest.raises(AssertionError):

@@ -2,12 +2,13 @@
 
 import json
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from float64_runs import steps_of
-from harness import parties, sample_cohort
+from harness import make_data, parties, sample_cohort
 from linear_rounds import goes_on
 from prototype_rounds import (
     B1,
@@ -305,6 +306,46 @@ def test_those_outside_of_a_cohort_keep_what_was_combined_for_them(tmp_path):
     newcomer = federation.server.newcomer_payload(step.state)
     assert newcomer.head == {}
     assert newcomer.params is step.state.params
+
+
+@pytest.mark.filterwarnings("ignore:Total length of:UserWarning")
+@pytest.mark.parametrize("executor", [SerialExecutor, VectorizedExecutor])
+def test_a_client_without_examples_changes_nothing_for_the_others(executor, tmp_path):
+    """It sends the body alone, which weighs nothing, and keeps its head."""
+    ends, losses = [], []
+    for sizes in ((3, 0, 8), (3, 8)):
+        folder = tmp_path / str(len(sizes))
+        plan = {"data": make_data(sizes), "cohort_size": len(sizes), "build_executor": executor, **DOUBLE}
+        federation = federation_of(folder, **plan)
+        sent = sent_by(federation)
+        steps, records = federation.run()
+        ends.append(steps[-1].state)
+        losses.append([row.personal_loss for row in records[-1].clients])
+        if len(sizes) == 3:
+            assert (sent[1].head, sent[1].statistics, len(sent[1].counts)) == ({}, None, 0)
+            kept = federation.store.get(1).personal
+            assert all(torch.equal(kept[name], initial()[name]) for name in HEAD)
+    (found, expected), (own, others) = ends, losses
+    assert set(found.heads) == {0, 2}
+    for mine, its in zip(
+        tree.tensors([found.params, found.prototypes, found.known, found.heads[0], found.heads[2]]),
+        tree.tensors(
+            [expected.params, expected.prototypes, expected.known, expected.heads[0], expected.heads[1]]
+        ),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, its, rtol=0, atol=1e-12)
+    assert np.isfinite(own).all()
+    assert [own[0], own[2]] == pytest.approx(others, abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Total length of:UserWarning")
+def test_a_round_of_clients_without_examples_changes_nothing(tmp_path):
+    federation = federation_of(tmp_path, data=make_data((0, 8)), cohort_size=1, num_rounds=4)
+    steps, records = federation.run()
+    assert {record.cohort for record in records[1:]} == {(0,), (1,)}
+    for (before, after), record in zip(pairwise(steps), records[1:], strict=True):
+        assert (tree.sha256(after.state) == tree.sha256(before.state)) == (record.cohort == (0,))
 
 
 def test_what_was_received_before_is_forgotten(tmp_path):

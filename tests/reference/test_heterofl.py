@@ -147,7 +147,7 @@ def test_whole_runs_of_stacked_clients_are_those_of_serial(name, tmp_path, caplo
     assert "one after the other" not in caplog.text
 
 
-HELD, MEAN, ADD, SCALE = HeteroFLServer._held, ElementMean._mean, ElementMean.add, widths._scale
+HELD, MEAN, ADD = HeteroFLServer._held, ElementMean._mean, ElementMean.add
 
 
 def without_zeros(self, key, old):
@@ -192,8 +192,8 @@ BUGS = {
     "the levels of the first round": ("dynamic", HeteroFLServer, "_held", of_round_0),
     "the first columns are sent": ("fedrolex", heterofl, "part_of", rows_alone),
     "channels rounded down": ("heterofl", widths, "kept_channels", at_odds),
-    "no scaler": ("heterofl", widths, "_scale", lambda *_: None),
-    "a scaler the wrong way round": ("heterofl", widths, "_scale", lambda r, m, i, o: SCALE(1 / r, m, i, o)),
+    "no scaler": ("heterofl", widths.Scaler, "__call__", lambda *_: None),
+    "a scaler the wrong way round": ("heterofl", widths.Scaler, "__call__", lambda own, m, i, out: out * own.rate),
     "statistics of the first model": ("batch norm", HeteroFLServer, "_with_statistics", lambda self, state: state),
     "sizes ignored": ("by samples", ElementMean, "add", lambda self, own, at, weight: ADD(self, own, at, 1)),
     "rows of absent classes": ("heterofl", HeteroFLServer, "_contributed", everything_sent),

@@ -2,9 +2,10 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
-from harness import SIZES, network_of, sample_cohort
+from harness import SIZES, make_data, network_of, sample_cohort
 from personal_rounds import (
     EPOCHS,
     NAMES,
@@ -26,6 +27,8 @@ from fedfeat.algorithms import per_fedavg
 from fedfeat.algorithms.per_fedavg import PerFedAvgClient, halves
 from fedfeat.data.batches import epoch_orders
 from fedfeat.errors import ConfigError
+from fedfeat.executors.serial import SerialExecutor
+from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.params import WeightedMean
 
 ALPHA = 0.4
@@ -155,6 +158,22 @@ def test_with_dropout_they_are_not(tmp_path):
         ConfigError, match=r"PerFedAvgClient cannot be stacked: it passes halves of batches, and"
     ):
         assert_stacks(tmp_path, client())
+
+
+@pytest.mark.filterwarnings("ignore:Total length of:UserWarning")
+@pytest.mark.parametrize("executor", [SerialExecutor, VectorizedExecutor])
+def test_the_own_model_of_a_client_without_examples_is_the_common_one(executor, tmp_path):
+    """Client 1 has none, so it has no gradient either."""
+    plan = {"data": make_data((3, 0, 8)), "cohort_size": 3, "build_executor": executor, "final_epochs": 1}
+    records = federation_of(tmp_path, client(), **plan).run()[1]
+    for record in records:
+        own, common = (
+            [getattr(row, f"{kind}_loss") for row in record.clients] for kind in ("personal", "global")
+        )
+        assert np.isfinite(own).all()
+        assert own[1] == pytest.approx(common[1], abs=1e-12)
+        assert abs(own[0] - common[0]) > 1e-6 < abs(own[2] - common[2])
+    assert len({record.metrics["global/loss"] for record in records}) == ROUNDS + 1
 
 
 def test_a_run_goes_on_from_its_middle(tmp_path):

@@ -201,7 +201,7 @@ AT_START = [
     (
         "a client's own model of several widths",
         "algorithm=heterofl algorithm/client=ditto",
-        r"algorithm/client must keep no model for algorithm=heterofl, .*, but it keeps one\.",
+        r"algorithm/client must keep no tensors for algorithm=heterofl, .*, but DittoClient does\.",
     ),
     (
         "a personal layer of several widths",
@@ -222,6 +222,21 @@ AT_START = [
         "a step that takes more of the mean",
         "algorithm=fednova structure=widths algorithm/server@algorithm.server.average=heterofl",
         r"algorithm\.server\.average must be a server half that says .*, but it is 'HeteroFLServer'\.",
+    ),
+    (
+        "a head that is never sent to who distils",
+        "algorithm=feddf algorithm/client=fedbabu",
+        r"algorithm/client must send all of its network for FedDFServer, .* but FedBABUClient leaves 2 tensors out, ",
+    ),
+    (
+        "a projection in networks that are made anew",
+        "algorithm=feddf algorithm/client=moon",
+        r"algorithm/client must leave networks as they are for FedDFServer, .* but MoonClient changes 5 tensors, ",
+    ),
+    (
+        "statistics of batch norm that nobody has",
+        "algorithm=fedavg algorithm/client=heterofl model=digits_cnn model.norm=bn",
+        r"algorithm/client must send or keep the running statistics of batch norm for FedAvgServer, .* leaves 6 of ",
     ),
     (
         "a single layer in groups",

@@ -10,6 +10,8 @@ from torch import Tensor
 from fedfeat.params import sum_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fedfeat.models.widths import Places
     from fedfeat.types import Params
 
@@ -73,6 +75,20 @@ class ElementMean:
             return (total / least).to(old.dtype) if least else old
         mean = total / weights.clamp_min(torch.finfo(torch.float32).tiny).to(total.dtype)
         return torch.where(weights > 0, mean.to(old.dtype), old)
+
+
+def covered(whole: Params, parts: Iterable[Places]) -> Params:
+    """Say of every number of whole tensors whether it stands in some part, bool.
+
+    Args:
+        whole: The tensors.
+        parts: Where the entries of each part stand, as in `ElementMean.add`.
+    """
+    found = {key: torch.zeros_like(tensor, dtype=torch.bool) for key, tensor in whole.items()}
+    for places in parts:
+        for key, mask in found.items():
+            mask[_grid(places[key], mask) if key in places else ...] = True
+    return found
 
 
 def _grid(index: tuple[Tensor | None, ...], own: Tensor) -> tuple[Tensor, ...]:

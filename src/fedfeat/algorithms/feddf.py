@@ -88,7 +88,9 @@ class FedDFServer(Around):
         keep: Literal["last", "best"] = "best",
     ) -> None:
         super().__init__(average)
-        self.accepts_unequal = self.needs_whole_model = True
+        self.accepts_unequal = self.needs_whole_model = self.rebuilds_networks = True
+        # Teachers compute with what clients send, before any average takes statistics.
+        self.statistics = 0
         self.source, self.public_size, self.teacher_mean, self.watch = (
             source,
             public_size,

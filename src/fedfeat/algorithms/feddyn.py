@@ -45,6 +45,7 @@ class FedDynClient(ClientModule):
         arguments: As in `ClientModule`.
     """
 
+    keeps_tensors = True
     apart = None  # theta and g_k are in the state dict, so turns can be stacked
 
     def __init__(self, *, alpha: NotNegative = 0.01, **arguments: Any) -> None:

@@ -137,9 +137,9 @@ class FedFusionState(NamedTuple):
 
     Attributes:
         average: State of the server half that averages.
-        lambda_keys: Tensors that are smoothed.
-        encoder_keys: Tensors of E.
-        frozen: E of the model before the last average: the E_g of its evaluation.
+        lambda_keys: Tensors that are smoothed, of those that are sent.
+        encoder_keys: Tensors of E, likewise.
+        frozen: The E that the last cohort had frozen, its mean where clients had several: the E_g of the evaluation.
         received: For each client, the number of rounds after which it last received the model (stale clients).
         versions: The averages that some client still starts from, by that number.
     """
@@ -191,10 +191,10 @@ class FedFusionServer(Around):
         average = self.average.init(model, federation)
         params = self.average.params(average)
         is_lambda = isinstance(fusion.operator, LambdaFusion)
-        smoothed = ("fusion.operator.lambdas",) if is_lambda else ()
+        lambdas = ("fusion.operator.lambdas",) if is_lambda else ()
         encoder = [f"encoder.{key}" for key in cast(Network, model).encoder.state_dict()]
-        sent = [key for key in encoder if key in params]
-        state = FedFusionState(average, smoothed, tuple(sent), select(params, sent))
+        smoothed, sent = (tuple(key for key in keys if key in params) for keys in (lambdas, encoder))
+        state = FedFusionState(average, smoothed, sent, select(params, sent))
         if self.stale_clients:
             state = state._replace(received=(0,) * federation.num_clients, versions={0: average})
         return state
@@ -213,8 +213,19 @@ class FedFusionServer(Around):
         before, after = self.average.params(state.average), self.average.params(average)
         smoothed = {key: torch.lerp(before[key], after[key], 1 - self.ema) for key in state.lambda_keys}
         average = self.average.with_params(average, after | smoothed)
-        state = state._replace(average=average, frozen=select(before, state.encoder_keys))
+        state = state._replace(average=average, frozen=self._frozen(state, cohort))
         return self._hand_out(state, dict(cohort)) if self.stale_clients else state
+
+    def _frozen(self, state: FedFusionState, cohort: list[tuple[int, int]]) -> dict[str, Tensor]:
+        """Give the E that a cohort had frozen, the mean of several by the weights of the average.
+
+        That of G_r where the average is no weighted mean.
+        """
+        average = state.average
+        if self.stale_clients and self.average.weights(average, *cohort[0]) is not None:
+            sent = (Update(k, count, self.broadcast(state, k), None, {}) for k, count in cohort)
+            average = self.average.aggregate(average, sent)
+        return select(self.average.params(average), state.encoder_keys)
 
     def _hand_out(self, state: FedFusionState, cohort: Container[int]) -> FedFusionState:
         newest = max(state.versions) + 1

@@ -84,6 +84,7 @@ class FedMAClient(ClientModule):
     """
 
     payload_type: ClassVar[type] = LayerExchange
+    keeps_tensors = True
     apart = "its clients have networks of unequal widths"
 
     def __init__(self, *, weight_decay: NotNegative = 0.0, **arguments: Any) -> None:

@@ -10,9 +10,9 @@
                 FedYogi:     v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)
 
 Only what trains and is sent makes steps: buffers, integers among them, and frozen parameters have the plain mean. What
-nobody of a cohort has sent (a group of Fed2's) keeps its value, its m and its v. The paper's experiments ran on Keras'
-optimizers (google-research/federated): v starts at 0, beta2 is .999, and with ``bias_correction`` eta is multiplied by
-sqrt(1 - beta2^t) / (1 - beta1^t) in step t.
+nobody of a cohort has sent (a group of Fed2's, a channel of HeteroFL's) keeps its value, its m and its v. The paper's
+experiments ran on Keras' optimizers (google-research/federated): v starts at 0, beta2 is .999, and with
+``bias_correction`` eta is multiplied by sqrt(1 - beta2^t) / (1 - beta1^t) in step t.
 """
 
 from abc import abstractmethod
@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedfeat.algorithms.around_mean import by_row
 from fedfeat.config.conditions import Positive, Share
 from fedfeat.params import full, trained_names
 from fedfeat.server import Around, AveragingServer, noting
@@ -35,7 +34,7 @@ class Moments(NamedTuple):
     Attributes:
         m: Mean of its changes, of its shape; for FedAvgM their decaying sum.
         v: That of their squares; None for FedAvgM.
-        steps: How many steps each row has made, int64 (n,).
+        steps: How many steps each row has made, int64 (n,); each number, (n, *), where rows are averaged in parts.
     """
 
     m: Tensor
@@ -87,13 +86,13 @@ class FedOptServer(Around, AveragingServer):
         return self.average.broadcast(state.average, client_id)
 
     def aggregate(self, state: FedOptState, updates: Iterable[Update]) -> FedOptState:
-        """Average, and step from x by the difference; a round without an update changes nothing."""
+        """Average, and step from x by the difference; a round without an update changes nothing of it."""
         cohort: list[tuple[int, int]] = []
         average = self.average.aggregate(state.average, noting(updates, cohort))
         if not cohort:
-            return state
+            return state._replace(average=average)
         before, means = self.params(state), self.average.params(average)
-        averaged = self._averaged_rows(state, cohort)
+        averaged = self.average.covered(state.average, cohort)
         params, moments = dict(means), dict(state.moments)
         for key, old in state.moments.items():
             delta = full(means[key]) - full(before[key])
@@ -104,13 +103,9 @@ class FedOptServer(Around, AveragingServer):
             moments[key] = _some(averaged[key], new, old)
         return FedOptState(self.average.with_params(average, params), moments)
 
-    def _averaged_rows(self, state: FedOptState, cohort: list[tuple[int, int]]) -> dict[str, Tensor]:
-        """Say which rows of each tensor somebody of a cohort has a weight in, bool (n,); () for all or none of them."""
-        found = dict.fromkeys(state.moments, torch.tensor(False))
-        for who in cohort:
-            weights = self.average.weights(state.average, *who) or dict.fromkeys(found, torch.ones(()))
-            found = {key: rows | (weights[key] > 0) for key, rows in found.items()}
-        return found
+    def covered(self, state: FedOptState, cohort: Iterable[tuple[int, int]]) -> dict[str, Tensor]:
+        """Say what the average says."""
+        return self.average.covered(state.average, cohort)
 
     def global_payload(self, state: FedOptState) -> Weights | None:
         """Give the model, or None where some of it is personal."""
@@ -218,7 +213,8 @@ class FedAdamServer(AdaptiveServer):
         change, new = super().step(delta, old)
         if not self.bias_correction:
             return change, new
-        return change * by_row(correction(old.steps.double(), self.beta1, self.beta2), change), new
+        factor = correction(old.steps.double(), self.beta1, self.beta2).to(change.dtype)
+        return change * _with_dimensions(factor, change.dim()), new
 
 
 class FedYogiServer(FedAdamServer):
@@ -234,10 +230,16 @@ def correction(t: Tensor, beta1: float, beta2: float) -> Tensor:
     return (1 - beta2**t).sqrt() / (1 - beta1**t)
 
 
-def _some(rows: Tensor, new: Moments, old: Moments) -> Moments:
-    v = None if new.v is None or old.v is None else _where(rows, new.v, old.v)
-    return Moments(_where(rows, new.m, old.m), v, _where(rows, new.steps, old.steps))
+def _some(chosen: Tensor, new: Moments, old: Moments) -> Moments:
+    v = None if new.v is None or old.v is None else _where(chosen, new.v, old.v)
+    return Moments(_where(chosen, new.m, old.m), v, _where(chosen, new.steps, old.steps))
 
 
-def _where(rows: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(by_row(rows, new) > 0, new, old)
+def _where(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """As `torch.where`, from the first dimension on."""
+    chosen, new, old = (_with_dimensions(part, max(chosen.dim(), new.dim())) for part in (chosen, new, old))
+    return torch.where(chosen, new, old)
+
+
+def _with_dimensions(numbers: Tensor, dim: int) -> Tensor:
+    return numbers.reshape(*numbers.shape, *[1] * (dim - numbers.dim()))

@@ -67,7 +67,7 @@ class BodyAndHead(NamedTuple):
 def statistics_of(moments: Moments) -> Statistics:
     """Give V_k, and H_k of the classes that there are, float64, of moments with squares (``scatter="diagonal"``)."""
     assert moments.scatters is not None
-    total = moments.counts.sum()
+    total = moments.counts.sum().clamp(min=1)
     shares = moments.counts / total.double()
     within = moments.scatters.sum() / total
     between = (shares * (1 - shares) * moments.means.square().sum(1)).sum()
@@ -149,10 +149,10 @@ class FedPACClient(CommonPrototypesClient, AlternatingClient):
         return self.cross_entropy(logits, labels) + self.lam * pull(z, labels, self.prototypes, self.known)
 
     def upload(self, turn: Turn, tensors: Tensors) -> tuple[BodyAndHead, None]:
-        """Give the body and P_k, and the head and its statistics where heads are combined."""
+        """Give the body and P_k, and head and statistics where heads are combined and there is an example."""
         found, moments = self.own_prototypes(turn)
         body, counts = select(tensors["model"], self.shared_keys), moments.counts.cpu()[found.classes]
-        if not self.agg_head:
+        if not self.agg_head or not len(counts):
             return BodyAndHead(body, {}, found, counts), None
         own = Statistics(self.variance.clone(), self.class_shares[found.classes])
         statistics = Statistics(*(tensor.to("cpu", dtype_of(self.model)) for tensor in own))

@@ -6,10 +6,10 @@
             each number of W <- mean of the W_k of those who hold it; that which nobody holds keeps its value
             a row of the last layer <- mean over those of them who have an example of its class
     client: E epochs of SGD on the cross-entropy over its own classes (the masking trick);  return W_k
-            layers but the last give their outputs over r_k in training (the Scaler)
+            layers but the last give their outputs over r_k in training (the Scaler), and in the score right after it
             batch norm normalises by each batch alone; the server takes statistics for it afterwards (static)
 
-Any client half that speaks `Weights` and keeps no model fits this server half.
+Any client half that speaks `Weights` and keeps no tensors fits this server half.
 """
 
 import sys
@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedfeat.algorithms.element_mean import ElementMean
+from fedfeat.algorithms.element_mean import ElementMean, covered
 from fedfeat.algorithms.static_norm import begin_statistics, statistics_keys, take_statistics
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Count
@@ -28,7 +28,7 @@ from fedfeat.errors import UserError
 from fedfeat.models.flops import forward_flops
 from fedfeat.models.network import Network
 from fedfeat.models.policy import DROPPED, keys_with, sent_keys
-from fedfeat.models.widths import Places, axes_of, part_of, places
+from fedfeat.models.widths import Places, axes_of, part_of, places, scale_in_eval
 from fedfeat.params import copy_into, snapshot
 from fedfeat.server import AveragingServer
 from fedfeat.types import Federation, Setting, Site, Turn, Update, Weights
@@ -50,6 +50,16 @@ class HeteroFLClient(ClientModule):
         super().__init__(**arguments)
         self.policies |= dict.fromkeys(statistics_keys(self.model), DROPPED)
         self.shared_keys = sent_keys(self.policies)
+
+    def receive(self, payload: Weights, memory: None) -> None:
+        """Become a client that trains its part."""
+        super().receive(payload, memory)
+        scale_in_eval(self.model, True)
+
+    def recall(self, payload: Weights | None, memory: None) -> None:
+        """Become the client's part of the whole network, which has no Scaler."""
+        super().recall(payload, memory)
+        scale_in_eval(self.model, False)
 
     def begin_turn(self, turn: Turn) -> None:
         """Begin the statistics anew, so that a score after the fit is by those of the fit."""
@@ -82,8 +92,8 @@ class HeteroFLServer(AveragingServer):
         statistics: Training examples of all clients by which the server takes batch norm's statistics; None: all.
     """
 
-    accepts_unequal = True
-    needs_whole_model = True
+    accepts_unequal = accepts_changing = True
+    needs_whole_model = rebuilds_networks = True
 
     def __init__(
         self,
@@ -98,16 +108,11 @@ class HeteroFLServer(AveragingServer):
         return 0
 
     def check(self, model: nn.Module, setting: Setting) -> None:
-        """Take networks of several widths, of which clients keep nothing."""
+        """Take networks of several widths."""
         if not isinstance(model, Network) or model.rate is None:
             raise UserError(
                 f"algorithm={setting.algorithm} must have networks of several widths (structure=widths), but it has "
                 f"none of them."
-            )
-        if setting.personal:
-            raise UserError(
-                f"algorithm/client must keep no model for algorithm={setting.algorithm}, whose clients may hold other "
-                f"channels in other rounds, but it keeps one."
             )
 
     def setup(self, site: Site) -> None:
@@ -132,8 +137,7 @@ class HeteroFLServer(AveragingServer):
         """Average; a round without an update changes nothing but its number."""
         mean, is_empty = ElementMean(state.params), True
         for update in updates:
-            weight = update.num_examples if self.weighting == "samples" else 1
-            mean.add(*self._contributed(state, update), weight)
+            mean.add(*self._contributed(state, update), self._weight(update.num_examples))
             is_empty = False
         new = state._replace(round_idx=state.round_idx + 1)
         return new if is_empty else self._with_statistics(new._replace(params=mean.result()))
@@ -154,24 +158,36 @@ class HeteroFLServer(AveragingServer):
         """Give the state with others of them, and their statistics."""
         return self._with_statistics(state._replace(params=params))
 
+    def covered(self, state: HeteroFLState, cohort: Iterable[tuple[int, int]]) -> dict[str, Tensor]:
+        """Say of every number whether somebody of a cohort has a weight in it."""
+        weighed = (client_id for client_id, num_examples in cohort if self._weight(num_examples))
+        return covered(state.params, (self._counted(state, client_id) for client_id in weighed))
+
+    def _weight(self, num_examples: int) -> int:
+        return num_examples if self.weighting == "samples" else 1
+
     def _held(self, state: HeteroFLState, client_id: int) -> Places:
         level = self.site.networks.key(client_id, state.round_idx)
         return {} if level is None else self._places(float(str(level)), self.start(state.round_idx))
 
-    def _contributed(self, state: HeteroFLState, update: Update) -> tuple[dict[str, Tensor], Places]:
-        """Give what a client adds to the mean, and where: without rows of classes that it does not hold."""
-        own, held = update.payload.params, self._held(state, update.client_id)
-        present = state.present[update.client_id]
+    def _counted(self, state: HeteroFLState, client_id: int) -> Places:
+        """Give where the numbers stand that a client adds to the mean: no rows of classes that it does not hold."""
+        held, present = self._held(state, client_id), state.present[client_id]
         if self.output_rows == "all" or bool(present.all()):
-            return own, held
-        classes = present.nonzero().flatten()
-        last = [key for key in own if key.startswith(f"{self._network.last_layer_name}.")]
+            return held
         # The last layer's rows are classes, of which no level has fewer.
-        columns = {key: held[key][1:] if key in held else () for key in last}
-        return (
-            own | {key: own[key].index_select(0, classes) for key in last},
-            held | {key: (classes, *columns[key]) for key in last},
-        )
+        classes = present.nonzero().flatten()
+        return held | {key: (classes, *held.get(key, ())[1:]) for key in self._last(state)}
+
+    def _contributed(self, state: HeteroFLState, update: Update) -> tuple[dict[str, Tensor], Places]:
+        """Give what a client adds to the mean, and where."""
+        own, counted = update.payload.params, self._counted(state, update.client_id)
+        rows = {key: counted[key][0] for key in self._last(state) if key in counted}
+        cut = {key: own[key].index_select(0, index) for key, index in rows.items() if index is not None}
+        return own | cut, counted
+
+    def _last(self, state: HeteroFLState) -> list[str]:
+        return [key for key in state.params if key.startswith(f"{self._network.last_layer_name}.")]
 
     def _with_statistics(self, state: HeteroFLState) -> HeteroFLState:
         if not state.statistics:

@@ -50,6 +50,7 @@ class MoonClient(ClientModule):
     """
 
     absent: Tensor
+    keeps_tensors = True
     apart = None  # w and the last models are in the state dict, so turns can be stacked
 
     def __init__(

@@ -85,7 +85,8 @@ class PerFedAvgClient(ClientModule):
         """Take the step from w on all examples of the client."""
         count = int(turn.class_counts.sum())
         moved = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        for inputs, labels in turn.batches(_PART):
+        # A client without examples has one batch, an empty one.
+        for inputs, labels in turn.batches(_PART) if count else ():
             for name, slope in self._slopes(self.laid_out(inputs), labels).items():
                 moved[name] -= self.alpha * len(labels) / count * slope
         self.own.fill(moved)

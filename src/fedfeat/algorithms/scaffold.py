@@ -62,6 +62,7 @@ class ScaffoldClient(ClientModule):
     """
 
     payload_type: ClassVar[type] = Controlled
+    keeps_tensors = True
     apart = None  # the correction is in the state dict, so turns can be stacked
 
     def __init__(self, *, option: Literal["I", "II"] = "II", **arguments: Any) -> None:

@@ -48,12 +48,16 @@ class WidthNetworks:
         build: Makes the server's network with the common initial weights, the same at every call.
         seed: The experiment's seed.
 
+    Attributes:
+        dynamic: Whether a client's key may be another in every round.
+
     Raises:
         ConfigError: The network does not have such forms.
     """
 
     def __init__(self, spec: WidthLevels, build: Callable[[], Network], seed: int) -> None:
         self._spec, self._build, self._seed = spec, build, seed
+        self.dynamic = spec.dynamic
         whole = build()
         self._axes = axes_of(whole)
         forms = {rate: narrowed(whole, self._axes, rate) for rate in dict.fromkeys(spec.levels)}

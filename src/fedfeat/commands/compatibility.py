@@ -5,11 +5,14 @@ from collections.abc import Hashable
 import hydra
 import torch
 from omegaconf import DictConfig
+from torch import nn
 
 from fedfeat.client import ClientModule
+from fedfeat.clients.width_levels import WidthNetworks
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError, UserError
-from fedfeat.models.freezing import still_keys
+from fedfeat.models.freezing import moving_statistics, still_keys
+from fedfeat.models.frozen import frozen_keys
 from fedfeat.server import Server
 from fedfeat.types import Setting
 
@@ -29,7 +32,12 @@ def check_method(worker: Worker, server: Server, setting: Setting) -> None:
     """
     module, networks = worker.module, worker.networks
     _check_halves(module, server)
+    for key, own in _kinds(worker):
+        _check_sent(own, server)
+        if server.rebuilds_networks:
+            _check_form(own, networks.build(key), server)
     server.check(module.model, setting)
+    _check_kept(worker, server, setting)
     unequal = any(networks.key(k) is not None for k in range(worker.data.num_clients))
     if unequal and not server.accepts_unequal and not _share_alike(worker):
         raise UserError(
@@ -69,6 +77,64 @@ def _check_halves(module: ClientModule, server: Server) -> None:
             f"model.freeze must be [] for {type(server).__name__}, which takes whole networks, but {len(still)} "
             f"tensors are frozen, {still[0]} first."
         )
+
+
+def _kinds(worker: Worker) -> list[tuple[Hashable, ClientModule]]:
+    """Give a module of each kind of network that clients run, by the key of the network."""
+    clients = worker.networks.kinds(worker.data.num_clients)
+    return [(worker.networks.key(k), worker.module_of(k)) for k in clients] or [(None, worker.module)]
+
+
+def _check_sent(module: ClientModule, server: Server) -> None:
+    """Refuse tensors that the server half needs and nobody gives it; frozen ones follow from others."""
+    model, name = module.model, type(module).__name__
+    given = {*module.shared_keys, *module.personal_keys, *frozen_keys(model), *still_keys(model)}
+    statistics = moving_statistics(model)
+    if server.statistics != 0:
+        given.update(statistics)
+    left_out = [key for key in model.state_dict() if key not in given]
+    if server.needs_whole_model and left_out:
+        raise UserError(
+            f"algorithm/client must send all of its network for {type(server).__name__}, which takes whole networks, "
+            f"but {name} leaves {len(left_out)} tensors out, {left_out[0]} first."
+        )
+    if lost := [key for key in left_out if key in statistics]:
+        raise UserError(
+            f"algorithm/client must send or keep the running statistics of batch norm for {type(server).__name__}, "
+            f"which takes none itself, but {name} leaves {len(lost)} of their tensors out, {lost[0]} first."
+        )
+
+
+def _check_form(module: ClientModule, made: nn.Module, server: Server) -> None:
+    """Refuse a client half that has put something into its network, or taken it out."""
+    forms = [{key: tensor.shape for key, tensor in net.state_dict().items()} for net in (module.model, made)]
+    keys = dict.fromkeys([*forms[0], *forms[1]])
+    if others := [key for key in keys if forms[0].get(key) != forms[1].get(key)]:
+        raise UserError(
+            f"algorithm/client must leave networks as they are for {type(server).__name__}, which makes them anew, but "
+            f"{type(module).__name__} changes {len(others)} tensors, {others[0]} first."
+        )
+
+
+def _check_kept(worker: Worker, server: Server, setting: Setting) -> None:
+    """Refuse tensors that are kept where in another round they may be of other channels, or too many or too few."""
+    module, networks = worker.module, worker.networks
+    keeps = bool(module.personal_keys) or module.keeps_model or module.keeps_tensors
+    if server.accepts_changing and keeps:
+        raise UserError(
+            f"algorithm/client must keep no tensors for algorithm={setting.algorithm}, whose clients may hold other "
+            f"channels in other rounds, but {type(module).__name__} does."
+        )
+    if not isinstance(networks, WidthNetworks) or not networks.dynamic:
+        return
+    if not server.accepts_changing:
+        rule = (
+            f"be false for algorithm={setting.algorithm}, which keeps clients' networks from round to round"
+        )
+        raise ConfigError.rule("structure.dynamic", rule, True)
+    if setting.keeps_optimizer:
+        rule = "be reset for clients whose levels change (structure.dynamic=true)"
+        raise ConfigError.rule("federation.opt_state", rule, "keep")
 
 
 def _check_widths(worker: Worker, setting: Setting) -> None:

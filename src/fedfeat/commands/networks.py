@@ -80,9 +80,6 @@ def _of_levels(levels: WidthLevels, build: Callable[[], Network], config: dict[s
     if config["diagnostics"]:
         rule = "be none for clients with fewer neurons (structure=widths)"
         raise ConfigError.rule("diagnostics", rule, "a comparison of neurons")
-    if levels.dynamic and config["federation"]["opt_state"] == "keep":
-        rule = "be reset for clients whose levels change (structure.dynamic=true)"
-        raise ConfigError.rule("federation.opt_state", rule, "keep")
     networks = WidthNetworks(levels, build, config["seed"])
     _log.info("%s", networks.describe())
     return networks

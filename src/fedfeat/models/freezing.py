@@ -50,6 +50,17 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(part, _BATCH_NORM) for part in _moving(model))
 
 
+def moving_statistics(model: nn.Module) -> list[str]:
+    """Name the running statistics of a model's batch norms that are not frozen, with their counters."""
+    norms = {part for part in _moving(model) if isinstance(part, _BATCH_NORM)}
+    return [
+        f"{path}.{name}"
+        for path, part in model.named_modules()
+        if part in norms
+        for name, _ in part.named_buffers(recurse=False)
+    ]
+
+
 def mixes_examples(module: nn.Module) -> bool:
     """Whether the examples of a batch meet in a layer: batch norm, or a layer whose ``mixes_examples`` is true.
 

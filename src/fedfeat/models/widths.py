@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from copy import deepcopy
-from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -135,12 +135,12 @@ def narrowed(network: Network, axes: Axes, rate: float, scaler: bool = True) -> 
         network: The whole network; left as it is.
         axes: Its axes.
         rate: See `places`.
-        scaler: Divide what layers give by ``rate`` in training.
+        scaler: Divide what layers give by ``rate``, see `Scaler`.
 
     Raises:
         ConfigError: Group norm whose groups do not divide the channels that are left.
     """
-    small = deepcopy(network)
+    small, scale = deepcopy(network), Scaler(rate)
     small.rate = rate
     for key, index in places(axes, rate).items():
         path, _, name = key.rpartition(".")
@@ -153,7 +153,7 @@ def narrowed(network: Network, axes: Axes, rate: float, scaler: bool = True) -> 
     continued = (is_depthwise(layer) or layer is network.last_layer for layer in network.modules())
     for layer, goes_on in zip(small.modules(), continued, strict=True):
         if scaler and isinstance(layer, WEIGHTED) and not goes_on:
-            layer.register_forward_hook(partial(_scale, rate))
+            layer.register_forward_hook(scale)
     return small
 
 
@@ -174,5 +174,26 @@ def _resize(layer: nn.Module, path: str, rate: float, count: int) -> None:
         layer.num_features = count
 
 
-def _scale(rate: float, layer: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-    return output / rate if layer.training else None
+class Scaler:
+    """A forward hook that divides what a layer of a narrow network gives by the network's rate.
+
+    Args:
+        rate: The rate.
+
+    Attributes:
+        in_eval: Whether it does so in eval mode too, as weights that have been trained with it need it.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self.rate, self.in_eval = rate, True
+
+    def __call__(self, layer: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+        """Give the layer's output in place of ``output``; None leaves it."""
+        return output / self.rate if layer.training or self.in_eval else None
+
+
+def scale_in_eval(network: nn.Module, is_on: bool) -> None:
+    """Have a narrow network compute in eval mode as in training, or as the part of the whole one that it is."""
+    hooks = chain.from_iterable(layer._forward_hooks.values() for layer in network.modules())
+    for scaler in (hook for hook in hooks if isinstance(hook, Scaler)):
+        scaler.in_eval = is_on

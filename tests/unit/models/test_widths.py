@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedfeat.algorithms.static_norm import batch_norms, begin_statistics
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.cnn import digits_cnn, heterofl_cnn, valid_cnn
@@ -14,7 +15,7 @@ from fedfeat.models.network import Network
 from fedfeat.models.resnet import resnet_cifar
 from fedfeat.models.torchvision_adapter import torchvision_model
 from fedfeat.models.vgg import vgg9
-from fedfeat.models.widths import axes_of, kept_channels, narrowed, part_of, places
+from fedfeat.models.widths import axes_of, kept_channels, narrowed, part_of, places, scale_in_eval
 from fedfeat.params import copy_into
 from fedfeat.types import Vocabulary
 
@@ -46,6 +47,7 @@ def test_a_part_computes_what_the_whole_does_with_other_channels_at_zero(name):
     for rate, start in ((0.5, 0), (0.3, 5)):
         where = places(axes, rate, start)
         small = narrowed(whole, axes, rate).eval()
+        scale_in_eval(small, False)
         copy_into(small, part_of(whole.state_dict(), where))
         zeroed = {}
         for key, tensor in whole.state_dict().items():
@@ -116,7 +118,7 @@ def test_channels_are_rounded_up_but_not_because_of_a_rounding():
     assert kept_channels(10, 0.31) == 4
 
 
-def test_the_scaler_divides_in_training_alone_and_nothing_of_the_last_layer():
+def test_the_scaler_divides_nothing_of_the_last_layer():
     whole = mlp((4,), 3, hidden=[6]).double()
     axes = axes_of(whole)
     scaled, plain = (narrowed(whole, axes, 0.5, scaler) for scaler in (True, False))
@@ -124,7 +126,10 @@ def test_the_scaler_divides_in_training_alone_and_nothing_of_the_last_layer():
     hidden = (x @ plain.encoder.fc1.linear.weight.T + plain.encoder.fc1.linear.bias) / 0.5
     expected = plain.head(hidden.relu())
     torch.testing.assert_close(scaled(x), expected)
-    torch.testing.assert_close(scaled.eval()(x), plain(x))
+    torch.testing.assert_close(scaled.eval()(x), expected)
+    scale_in_eval(scaled, False)
+    torch.testing.assert_close(scaled(x), plain(x))
+    torch.testing.assert_close(scaled.train()(x), expected)
     # A depthwise convolution goes on with channels that were scaled before it.
     small = narrowed(vgg9(IMAGE, 10), axes_of(vgg9(IMAGE, 10)), 0.5)
     mobile = mobilenet_v1_cifar(IMAGE, 4, norm="none", width_multiplier=0.25)
@@ -133,6 +138,24 @@ def test_the_scaler_divides_in_training_alone_and_nothing_of_the_last_layer():
         for one in (small, narrowed(mobile, axes_of(mobile), 0.5))
     ]
     assert counts == [8, 14]
+
+
+@pytest.mark.parametrize("name", ["mlp", "digits_cnn", "digits_cnn, batch norm", "mobilenet", "resnet18"])
+def test_in_eval_mode_a_part_is_the_function_that_was_trained(name):
+    """On the batch of which batch norms have their statistics, which are those of scaled numbers."""
+    torch.manual_seed(0)
+    whole = NETWORKS[name]().double()
+    small = narrowed(whole, axes_of(whole), 0.25).train()
+    x = torch.randn(8, *whole.input_shape, dtype=torch.float64)
+    begin_statistics(small)
+    counts = {}
+    for norm in batch_norms(small):
+        norm.register_forward_pre_hook(lambda own, inputs: counts.update({own: inputs[0][:, 0].numel()}))
+    trained = small(x)
+    for norm, count in counts.items():
+        # Running variances are unbiased, those of the batch are not.
+        norm.running_var.mul_((count - 1) / count)
+    torch.testing.assert_close(small.eval()(x), trained, rtol=0, atol=1e-10)
 
 
 def with_layer(layer):
