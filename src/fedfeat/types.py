@@ -214,7 +214,6 @@ class Setting(NamedTuple):
         drops_stragglers: Whether some participants of a round send nothing.
         augmented: Whether training inputs are new in every epoch.
         sources: Where unlabelled inputs can come from, see `Source`.
-        personal: Whether clients keep a part of the model, or a model of their own.
     """
 
     algorithm: str
@@ -226,7 +225,6 @@ class Setting(NamedTuple):
     drops_stragglers: bool = False
     augmented: bool = False
     sources: tuple[Source, ...] = ("train_pool", "test_unlabelled")
-    personal: bool = False
 
 
 class Site(NamedTuple):

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -141,6 +144,27 @@ def test_what_announces_the_end_of_a_job_is_answered_by_the_parent_alone(federat
     assert mark.read_text() == "True "
     assert len(told.executor._children) == 2
     assert tree.sha256(found.state) == tree.sha256(federation("serial", processes=0).run()[0][-1].state)
+
+
+def test_who_forgets_to_close_the_executor_still_comes_to_an_end():
+    script = (
+        "import os, sys\n"
+        "from functools import partial\n"
+        "from harness import parties\n"
+        "from fedfeat.executors.forked.processes import ProcessExecutor\n"
+        "executor = partial(ProcessExecutor, num_processes=3)\n"
+        "executor = parties(sys.argv[1], build_executor=executor).executor\n"
+        "executor.start()\n"
+        "print(*(child.pid for child in executor._children))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", script, "nowhere"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_signal_in_the_moment_of_the_fork_is_the_parents(federation, monkeypatch, tmp_path):

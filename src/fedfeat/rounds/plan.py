@@ -100,7 +100,6 @@ class Plan:
             drops_stragglers=self.drop_stragglers and self.straggler_fraction > 0,
             augmented=data.augmented,
             sources=data.sources,
-            personal=self.personal,
         )
 
     def ends(self, round_idx: int) -> bool:

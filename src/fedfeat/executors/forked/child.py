@@ -1,5 +1,6 @@
 """A forked process that runs tasks, as its parent sees it and from within."""
 
+import atexit
 import ctypes
 import os
 import pickle
@@ -44,6 +45,8 @@ class Child:
             self._process.start()
         self.pid = self._process.pid
         far_end.close()
+        # Python's own end of daemons is a SIGTERM, which this one leaves to its parent, and a wait.
+        atexit.register(self.end)
         self.waiting: deque[tuple[Job, int]] = deque()
 
     @property
@@ -73,6 +76,7 @@ class Child:
 
     def end(self) -> None:
         """End the process, whatever it is doing."""
+        atexit.unregister(self.end)
         self._connection.close()
         self._process.kill()
         self._process.join()
