@@ -155,7 +155,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_made(campaign, tmp_path):
 def test_a_point_that_diverged_is_kept_never_chosen_and_not_made_again(campaign, tmp_path):
     tune = FILE["studies"]["tune"] | {"grid": {"wild": ["optimizer.lr=1e30"], "fast": ["optimizer.lr=0.1"]}}
     command = campaign(
-        FILE | {"studies": {"tune": tune, "run": FILE["studies"]["run"] | {"arms": ["average"]}}}
+        FILE | {"studies": {"tune": tune, "run": FILE["studies"]["run"] | {"arms": ["average"], "then": {}}}}
     )
     code, out, _ = call(command, tmp_path)
     assert (code, "tried: 3 of 3 runs" in out, "failed" in out) == (0, True, False)
