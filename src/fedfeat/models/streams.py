@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import fx, nn
-from torchvision.ops import StochasticDepth
 
 from fedfeat.models.flow import Flow, Kind, Part, Step
 from fedfeat.models.network import Network
@@ -45,7 +44,7 @@ _ALIKE_LAYERS = (
     *(nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Threshold),
     *(nn.MaxPool2d, nn.AvgPool2d, nn.LPPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
     *(nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.Upsample),
-    *(nn.Identity, nn.modules.dropout._DropoutNd, StochasticDepth),
+    *(nn.Identity, nn.modules.dropout._DropoutNd),
 )
 """Layers that treat every channel, or every feature, alike."""
 _JOINING = {"add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul", "truediv"}
@@ -189,6 +188,10 @@ def _is_alike(module: nn.Module) -> bool:
     if isinstance(module, nn.Flatten):
         return module.start_dim == 1
     if isinstance(module, _ALIKE_LAYERS):
+        return True
+    from torchvision.ops import StochasticDepth  # slow to import, so not for the usual layers
+
+    if isinstance(module, StochasticDepth):
         return True
     # What PyTorch has beside those is not traced, but its containers are.
     is_known = type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.Sequential)
