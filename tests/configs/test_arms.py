@@ -27,7 +27,8 @@ ARMS = sorted(set(options("arm")) - SETTINGS - {"none"})
         ("fed2_bn", "fed2", {"structure.norm_group": "bn"}),
         ("fed2_no_norm", "fed2", {"structure.norm_shared": "none", "structure.norm_group": "none"}),
         ("fed2_wide", "fed2", {"structure.width_factor": "match"}),
-        ("psi_net", "fed2", {"structure.trim": True}),
+        # Trimmed networks have no other logits.
+        ("psi_net", "fed2", {"structure.trim": True, "algorithm.client.softmax_scope": "all"}),
     ],
 )
 def test_an_ablation_changes_one_thing_only(arm, base, changes):

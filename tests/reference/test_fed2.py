@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from grouped_rounds import (
+    ONE_EACH,
+    PAIR_AND_ONE,
     ROUNDS,
     SETTINGS,
     STEPS,
@@ -139,6 +141,22 @@ def test_trimmed_clients_send_receive_and_compute_less(tmp_path):
     whole, trimmed, paired = found.values()
     for metric in ("comm/total_bytes", "compute/flops"):
         assert paired[metric] < trimmed[metric] < whole[metric]
+
+
+@pytest.mark.parametrize("class_map", [ONE_EACH, PAIR_AND_ONE], ids=str)
+def test_what_a_client_does_not_hold_need_not_be_trimmed(class_map, tmp_path):
+    """Whole networks under a softmax over their kept groups end where trimmed ones do: what they alone have gets no
+    gradient, and nobody averages it."""
+    whole, trimmed = (
+        federation_of(Setting(class_map, trim=trim, scope=scope), tmp_path / scope, num_rounds=4).run()[0][-1]
+        for trim, scope in ((False, "kept_groups"), (True, "all"))
+    )
+    assert whole.state.params.keys() == trimmed.state.params.keys()
+    for name, found in whole.state.params.items():
+        torch.testing.assert_close(found, trimmed.state.params[name], rtol=0, atol=1e-5, msg=name)
+    everything = federation_of(Setting(class_map), tmp_path / "all", num_rounds=4).run()[0][-1].state.params
+    name = "head.fc1.linear.weight"
+    assert (everything[name] - trimmed.state.params[name]).abs().max() > 1e-3
 
 
 def test_the_server_is_scored_with_all_groups(tmp_path):

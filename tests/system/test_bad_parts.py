@@ -257,8 +257,11 @@ def test_refused_at_start(cli, small, tmp_path, overrides, sentence):
 
 @pytest.mark.parametrize("overrides", ["structure=none", "structure.separate=false"])
 def test_fed2_without_groups_is_refused(cli, small, tmp_path, overrides):
+    scope = r"algorithm\.client\.softmax_scope must .* without groups \(structure=none or separate=false\), but it is"
+    refused_at_start(cli, small, f"algorithm=fed2 {overrides}", tmp_path, scope)
     sentence = r"algorithm/server=fed2 must have groups, but structure=none or separate=false has none\."
-    refused_at_start(cli, small, f"algorithm=fed2 {overrides}", tmp_path, sentence)
+    everything = "algorithm.client.softmax_scope=all"
+    refused_at_start(cli, small, f"algorithm=fed2 {everything} {overrides}", tmp_path, sentence)
 
 
 def test_a_diverging_run_names_client_round_seed_and_cause(cli, small, tmp_path):

@@ -84,7 +84,7 @@ class Claim:
         settings: Settings of theirs that decide; one without a name where they have none.
         quantity: What is compared, by its name in a report.
         rule: What has to be so.
-        note: What else there is to say before the runs.
+        note: What else there is to say.
     """
 
     id: str

@@ -23,7 +23,8 @@ def check_scope(model: nn.Module, scope: SoftmaxScope) -> None:
         ConfigError: ``kept_groups`` for a network without groups.
     """
     if scope == "kept_groups" and not isinstance(model, GroupedNetwork):
-        rule = "be all, present_classes or balanced for a network without groups"
+        without = "a network without groups (structure=none or separate=false)"
+        rule = f"be all, present_classes or balanced for {without}"
         raise ConfigError.rule("algorithm.client.softmax_scope", rule, scope)
 
 
