@@ -65,7 +65,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fedfusion_multi", "fedfusion_single"), _OWN),
     **dict.fromkeys(("fedma_independent", "fedma_oneshot"), _MATCHED),
     "fed2_fedadam": ("structure=trimmed", *_GROUPS),
-    "fed2_unpaired": _GROUPS,
+    **dict.fromkeys(("fed2_unpaired", "fed2_literal"), _GROUPS),
     # What follows are settings of the ones above.
     **dict.fromkeys(
         ("fedavg_uniform", "fedavg_restricted", "fedprox_mu0005", "fedprox_mu001", "fedprox_mu01"), ()

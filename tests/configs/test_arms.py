@@ -24,6 +24,7 @@ ARMS = sorted(set(options("arm")) - SETTINGS - {"none"})
         ("fedavg_restricted", "fedavg", {"algorithm.client.softmax_scope": "present_classes"}),
         ("fedavg_bn", "fedavg", {"model.norm": "bn"}),
         ("fed2_unpaired", "fed2", {"algorithm.server.pairing": "all"}),
+        ("fed2_literal", "fed2_unpaired", {"algorithm.client.softmax_scope": "all"}),
         ("fed2_bn", "fed2", {"structure.norm_group": "bn"}),
         ("fed2_no_norm", "fed2", {"structure.norm_shared": "none", "structure.norm_group": "none"}),
         ("fed2_wide", "fed2", {"structure.width_factor": "match"}),
