@@ -49,6 +49,7 @@ def test_every_client_half_is_in_the_table():
         "_uniform",
         "_restricted",
         "_unpaired",
+        "_literal",
         "_fedadam",
         "_oneshot",
         "_independent",
