@@ -74,8 +74,9 @@ class Cluster:
                 self._start(num_cpus, arguments)
             else:
                 self._join(self._address, arguments)
-        self._opened.callback(ray.shutdown)
+        # Undone only after the shutdown, during which Ray still prints.
         self._opened.enter_context(patch.object(ray_worker, "print_to_stdstream", _without_dump))
+        self._opened.callback(ray.shutdown)
 
     def _start(self, num_cpus: int, arguments: dict[str, Any]) -> None:
         # Ray's own folder is one for all users of a machine, and its path may be too long for the sockets in it.
