@@ -33,12 +33,13 @@ class Tables:
         return {name.removesuffix(ending): getattr(self, name) for name in dir(self) if name.endswith(ending)}
 
     def accuracy_part(self, studies: str, quantity: str, arms: str = "", settings: str = "") -> str:
-        """Give a table of a quantity: a line per arm, a column per setting, mean and interval over seeds."""
+        """Give a table of a quantity: a line per arm, a column per setting, mean and interval over seeds; bytes in MB."""
         chosen, rows = self._settings(studies, settings), []
+        unit = 1e6 if quantity.endswith("bytes") else 1.0
         for arm in self._arms(studies, arms):
             found = [self.archive.values(studies.split(","), one, arm, quantity) for one in chosen]
             if any(found):
-                rows.append([arm, *map(mean_text, found)])
+                rows.append([arm, *(mean_text({s: v / unit for s, v in seeds.items()}) for seeds in found)])
         return markdown(["arm", *(one or quantity for one in chosen)], rows)
 
     def published_part(self, study: str) -> str:

@@ -26,9 +26,15 @@ def interval_text(found: Interval) -> str:
 
 
 def mean_text(values: Mapping[int, float]) -> str:
-    """Write ``mean ± half of the interval`` of values by seed, and their number where it is not three."""
+    """Write ``mean ± half of the interval`` of values by seed, and their number where it is not three.
+
+    Where some seeds never came to a target there is no mean: how many they are stands instead.
+    """
     if not values:
         return NONE
+    never = [*values.values()].count(math.inf)
+    if 0 < never < len(values):
+        return f"never in {never} of {len(values)}"
     found = mean_interval([*values.values()])
     half = (found.high - found.low) / 2
     text = f"{number(found.mean)} ± {number(half)}" if math.isfinite(half) else number(found.mean)
