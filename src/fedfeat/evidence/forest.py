@@ -38,13 +38,13 @@ def forest(judged: Sequence[tuple[Claim, Judgement]]) -> Figure | None:
     figure.set_size_inches(figure.get_figwidth(), 1.2 + _HEIGHT * len(lines))
     for at, (_, bound, interval, verdict) in enumerate(lines):
         colour = _COLOURS[verdict]
-        axes.plot([interval.low, interval.high], [at, at], color=colour, linewidth=2)
+        axes.plot([interval.low, interval.high], [at, at], color=colour, linewidth=2, linestyle="-")
         axes.plot([interval.mean], [at], "o", color=colour, markersize=5)
         axes.plot([bound], [at], "|", color="black", markersize=14)
     axes.set_yticks(range(len(lines)), [name for name, *_ in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlabel("difference of accuracies\n95 % interval; bar: the claim's bound")
     for name, colour in _COLOURS.items():
-        axes.plot([], [], color=colour, linewidth=2, label=name)
+        axes.plot([], [], color=colour, linewidth=2, linestyle="-", label=name)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize="small")
     return figure
