@@ -152,6 +152,16 @@ def test_a_run_that_fails_is_named_and_the_others_are_made(campaign, tmp_path):
 
 
 @pytest.mark.slow
+def test_what_all_runs_lack_ends_the_campaign(campaign, tmp_path):
+    lacking = FILE | {"words": [*SMALL, "data=mnist", "data.loader.download=false", f"data.root={tmp_path}"]}
+    command = campaign(lacking | {"studies": {"run": {"arms": ["average"], "seeds": [*range(8)]}}})
+    code, out, _ = call(command, tmp_path)
+    assert code == 1
+    assert "The last runs failed alike, so no other was started." in out
+    assert not (tmp_path / "runs/tried/run/average/seed_7").exists()
+
+
+@pytest.mark.slow
 def test_a_point_that_diverged_is_kept_never_chosen_and_not_made_again(campaign, tmp_path):
     tune = FILE["studies"]["tune"] | {"grid": {"wild": ["optimizer.lr=1e30"], "fast": ["optimizer.lr=0.1"]}}
     command = campaign(

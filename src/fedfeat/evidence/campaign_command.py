@@ -64,6 +64,8 @@ def _perform(options: argparse.Namespace) -> bool:
         _work(queue, options.jobs, console)
     for cell, sentence in queue.failed.items():
         console.print(f"{cell.name}: {sentence}", soft_wrap=True)
+    if queue.given_up:
+        console.print("The last runs failed alike, so no other was started.")
     return bool(queue.failed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,9 @@ from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Campaign, Cell
 from fedfeat.evidence.processes import Process, failure, start_run, work
 from fedfeat.evidence.tuning import chosen_point
+
+_ALIKE = 3
+"""Runs in a row that fail with one sentence before no other is started: what they lack, the others lack."""
 
 
 @dataclass
@@ -34,6 +38,7 @@ class Queue:
     launcher: str | None = None
     extra: Sequence[str] = ()
     failed: dict[Cell, str] = field(default_factory=dict)
+    _last: deque[str] = field(default_factory=lambda: deque(maxlen=_ALIKE))
     _settled: dict[Cell, Path] = field(default_factory=dict)
     _points: dict[tuple[Cell, ...], tuple[str, ...]] = field(default_factory=dict)
 
@@ -102,8 +107,15 @@ class Queue:
             return False
         return True
 
+    @property
+    def given_up(self) -> bool:
+        """Whether the last runs of this process all failed with one sentence."""
+        return len(self._last) == _ALIKE and len({*self._last}) == 1 and self._last[0] != ""
+
     def ready(self, running: Sequence[Cell]) -> Cell | None:
-        """Give the first run that can be started; None where there is none now."""
+        """Give the first run that can be started; None where there is none now, or where `given_up`."""
+        if self.given_up:
+            return None
         for cell in self.campaign.cells():
             if cell in running or cell in self.failed or self.settled(cell) is not None:
                 continue
@@ -128,4 +140,5 @@ class Queue:
         """Keep what an ended run has left, or the last line of one that failed."""
         if self.settled(cell) is None:
             self.failed[cell] = f"exit {code}: {failure(self.runs / cell.name)}"
+        self._last.append(self.failed.get(cell, ""))
         self.collect(cell)

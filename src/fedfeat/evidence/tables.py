@@ -33,7 +33,7 @@ class Tables:
         return {name.removesuffix(ending): getattr(self, name) for name in dir(self) if name.endswith(ending)}
 
     def accuracy_part(self, studies: str, quantity: str, arms: str = "", settings: str = "") -> str:
-        """Give a table of a quantity: a line per arm, a column per setting, mean and interval over seeds; bytes in MB."""
+        """Give a quantity: a line per arm, a column per setting, mean and interval over seeds; bytes in MB."""
         chosen, rows = self._settings(studies, settings), []
         unit = 1e6 if quantity.endswith("bytes") else 1.0
         for arm in self._arms(studies, arms):
