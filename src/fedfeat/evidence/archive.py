@@ -85,7 +85,7 @@ class Archive:
         return (chosen_point(places), point_scores(places)) if len(places) == len(cells) else None
 
     def hours(self, study: str) -> float:
-        """Give how long the ended runs of a study took, in hours of one core."""
+        """Give how long the ended runs of a study took, in hours of their own clocks."""
         return sum(seconds(place) for cell, place in self.ended.items() if cell.study == study) / 3600
 
     def run(self, cell: Cell) -> Run:

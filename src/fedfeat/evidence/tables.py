@@ -122,7 +122,7 @@ class Tables:
             if done:
                 every = sum(1 for _ in self.archive.campaign.studies[study].cells())
                 rows.append([study, f"{done} of {every}", f"{self.archive.hours(study):.1f}"])
-        return markdown(["study", "runs", "hours of one core"], rows)
+        return markdown(["study", "runs", "hours"], rows)
 
     def commits_part(self) -> str:
         """Name the commits that made the runs."""
