@@ -15,8 +15,9 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -70,18 +71,20 @@ def _perform(options: argparse.Namespace) -> bool:
 
 
 def _work(queue: Queue, at_once: int, console: Console) -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    def stop(number: int, frame: FrameType | None) -> None:
+        console.print("Stopping: the runs under way save their round.")
+        signal.default_int_handler(number, frame)
+
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, stop)
     done: set[str] = set()
-    with closing(queue.work(at_once)) as course, Live(console=console, refresh_per_second=1) as live:
-        try:
-            for running in course:
-                if console.is_terminal:
-                    live.update(overview(queue, [*running], at_once))
-                elif done != {cell.name for cell in running}:
-                    done = {cell.name for cell in running}
-                    console.print(overview(queue, [*running], at_once))
-        except KeyboardInterrupt:
-            console.print("Stopping: the runs under way save their round.")
+    with suppress(KeyboardInterrupt), closing(queue.work(at_once)) as course, Live(console=console, refresh_per_second=1) as live:
+        for running in course:
+            if console.is_terminal:
+                live.update(overview(queue, [*running], at_once))
+            elif done != {cell.name for cell in running}:
+                done = {cell.name for cell in running}
+                console.print(overview(queue, [*running], at_once))
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -72,7 +72,11 @@ def _then(place: str, node: Any, arms: Sequence[str]) -> dict[str, tuple[str, ..
     for arm in found:
         if arm not in arms:
             raise ConfigError.rule(f"{place}.then", "name arms of the study", arm, arms)
-    return {arm: _texts(f"{place}.then.{arm}", command) for arm, command in found.items()}
+    commands = {arm: _texts(f"{place}.then.{arm}", command) for arm, command in found.items()}
+    for arm, command in commands.items():
+        if not command:
+            raise ConfigError.rule(f"{place}.then.{arm}", "name a program", [])
+    return commands
 
 
 def _own(place: str, node: Any, arms: Sequence[str]) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -87,6 +87,8 @@ def start_run(
     place.mkdir(parents=True, exist_ok=True)
     if is_locked(place):
         return Elsewhere(place)
+    # Of an earlier start: what this one fails by is said by itself.
+    (place / FAILURE).unlink(missing_ok=True)
     with (place / LOG).open("ab") as log:
         # A group of its own: Ctrl-C reaches this process alone, which passes it on once.
         return subprocess.Popen(

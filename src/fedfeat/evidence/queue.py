@@ -39,6 +39,7 @@ class Queue:
     extra: Sequence[str] = ()
     failed: dict[Cell, str] = field(default_factory=dict)
     _last: deque[str] = field(default_factory=lambda: deque(maxlen=_ALIKE))
+    _again: set[Cell] = field(default_factory=set)
     _settled: dict[Cell, Path] = field(default_factory=dict)
     _points: dict[tuple[Cell, ...], tuple[str, ...]] = field(default_factory=dict)
 
@@ -94,16 +95,17 @@ class Queue:
 
     def _followed(self, cell: Cell, place: Path, command: Sequence[str]) -> bool:
         """Call what follows a run, in a folder of its own there; False where it fails."""
-        folder = place / stored.THEN
+        folder = place.absolute() / stored.THEN
         folder.mkdir(exist_ok=True)
         # A console script of this environment, which need not be on the path.
-        program = Path(sys.executable).with_name(command[0])
-        words = [str(program) if program.exists() else command[0], *command[1:], str(place)]
+        program = Path(sys.executable).parent / command[0]
+        words = [str(program) if program.exists() else command[0], *command[1:], str(folder.parent)]
+        environment = os.environ | {**self.campaign.environment}
         try:
-            subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
+            subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-            self.failed[cell] = f"{command[0]} after the run: {lines[-1]}"
+            said = (getattr(error, "stderr", None) or "").strip() or str(error)
+            self.failed[cell] = f"{command[0]} after the run: {said.splitlines()[-1]}"
             return False
         return True
 
@@ -137,8 +139,14 @@ class Queue:
         return work(self, at_once, pause_s)
 
     def ended(self, cell: Cell, code: int) -> None:
-        """Keep what an ended run has left, or the last line of one that failed."""
+        """Keep what an ended run has left, or the last line of one that failed.
+
+        A run that has saved its round and stopped, for somebody else's process was asked to, goes on once more.
+        """
         if self.settled(cell) is None:
+            if code == 0 and cell not in self._again:
+                self._again.add(cell)
+                return
             self.failed[cell] = f"exit {code}: {failure(self.runs / cell.name)}"
-        self._last.append(self.failed.get(cell, ""))
         self.collect(cell)
+        self._last.append(self.failed.get(cell, "").replace(str(self.runs.absolute() / cell.name), "RUN"))
