@@ -85,6 +85,16 @@ def test_claims_name_studies_settings_and_arms_of_the_campaign():
     for claim in claims:
         arms = {arm for study in claim.studies for arm in CAMPAIGN.studies[study].arms} | {reading.name}
         assert {claim.rule.arm, claim.rule.against} <= arms | {None}, claim.id
+        assert {*claim.settings} <= {
+            one for study in claim.studies for one in CAMPAIGN.studies[study].settings
+        }, claim.id
+        runs = {
+            cell[:3]
+            for cell in ARCHIVES[0].places
+            if cell.study in claim.studies and cell.arm in claim.rule.arms
+        }
+        for study, setting, arm in runs:
+            assert ARCHIVES[0].values([study], setting, arm, claim.quantity), (claim.id, study)
     assert len({claim.id for claim in claims}) == len(claims)
     assert set(reading.order) <= set().union(*(CAMPAIGN.studies[study].arms for study in reading.studies))
 
@@ -104,3 +114,7 @@ def test_a_run_that_is_to_come_composes(campaign, cell):
     config = OmegaConf.to_container(composed(campaign.words_of(cell, point)), resolve=True)
     config.pop("hydra")
     check(config)
+
+
+def test_the_page_of_a_method_tells_the_claims_about_the_chosen_reading():
+    assert "claims.md#t1-fed2" in (ROOT / "docs" / "methods" / "fed2.md").read_text()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from fedfeat.evidence.campaign import Campaign, Cell
+from fedfeat.evidence.intervals import Needed
 from fedfeat.evidence.stored import has_diverged, is_finished, seconds
 from fedfeat.evidence.tuning import chosen_point, point_scores
 from fedfeat.runs.finished import Run, read_run
@@ -53,36 +55,47 @@ class Archive:
         return [cell for cell in self.places if (cell.study, cell.setting, cell.arm) == asked]
 
     def values(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> dict[int, float]:
-        """Give a quantity of an arm's finished runs in some studies by seed.
+        """Give a quantity of an arm's ended runs in some studies by seed: NaN of a run that has diverged.
 
         What reaching an accuracy took is inf of a run that never came there.
         """
-        found = dict[int, float]()
-        for seed, run in ((s, r) for study in studies for s, r in self.runs(study, setting, arm).items()):
+        lost = (cell for cell in self.diverged if cell.study in studies)
+        found = {cell.seed: math.nan for cell in lost if (cell.setting, cell.arm) == (setting, arm)}
+        for seed, run in self._every(studies, setting, arm):
             numbers = measured_numbers(run, [quantity])
             if quantity in numbers:
                 found[seed] = numbers[quantity]
-            elif quantity.startswith("to_target/"):
-                found[seed] = float("inf")
+            elif _is_target(quantity, run):
+                found[seed] = math.inf
         return found
 
     def bounded(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> dict[int, float]:
-        """Give the same, finite: what a run that never came there would have needed at least.
+        """Give the same, but what reaching an accuracy took is finite, and says how well it is known.
 
-        It is the cost of one evaluation more than the run made, at the price of its last.
+        Of a run that never came there it is the cost of one evaluation more than it made, at the price of its last.
         """
         found = self.values(studies, setting, arm, quantity)
-        for seed, run in ((s, r) for study in studies for s, r in self.runs(study, setting, arm).items()):
-            if found.get(seed) == float("inf"):
+        for seed, run in self._every(studies, setting, arm):
+            if _is_target(quantity, run):
                 before, last = run.metrics[COSTS[quantity.rpartition("/")[2]]].to_numpy(float)[-2:]
-                found[seed] = float(2 * last - before)
+                step, never = float(last - before), found[seed] == math.inf
+                found[seed] = Needed(last + step if never else found[seed], step, never)
         return found
+
+    def _every(self, studies: Sequence[str], setting: str, arm: str) -> list[tuple[int, Run]]:
+        return [pair for study in studies for pair in self.runs(study, setting, arm).items()]
 
     def tuned(self, study: str, arm: str) -> tuple[str, Mapping[str, float]] | None:
         """Give the chosen point of an arm's grid and the scores of all; None while a run is missing."""
         cells = [cell for cell in self.campaign.studies[study].cells() if cell.arm == arm]
         places = {cell: self.ended[cell] for cell in cells if cell in self.ended}
         return (chosen_point(places), point_scores(places)) if len(places) == len(cells) else None
+
+    def at_edge(self, study: str, arm: str, point: str) -> bool:
+        """Whether a point of an arm's grid has its smallest or largest learning rate: a wider grid may be better."""
+        points = self.campaign.studies[study].points(arm)
+        rates = {name: rate for name, words in points.items() if (rate := _rate(words)) is not None}
+        return len({*rates.values()}) > 1 and rates.get(point) in (min(rates.values()), max(rates.values()))
 
     def hours(self, study: str) -> float:
         """Give how long the ended runs of a study took, in hours of their own clocks."""
@@ -97,3 +110,15 @@ class Archive:
     @cached_property
     def _known(self) -> dict[Cell, Run]:
         return {}
+
+
+def _is_target(quantity: str, run: Run) -> bool:
+    """Whether a quantity is what reaching one of a run's own targets took."""
+    kind, _, rest = quantity.partition("/")
+    return kind == "to_target" and rest.partition("/")[0] in (run.summary.get("to_target") or {})
+
+
+def _rate(words: Sequence[str]) -> float | None:
+    """Give the learning rate that some overrides set, if they set one."""
+    found = [word.partition("=")[2] for word in words if word.startswith("optimizer.lr=")]
+    return float(found[-1]) if found else None

@@ -78,7 +78,11 @@ def _work(queue: Queue, at_once: int, console: Console) -> None:
     for asked in (signal.SIGINT, signal.SIGTERM):
         signal.signal(asked, stop)
     done: set[str] = set()
-    with suppress(KeyboardInterrupt), closing(queue.work(at_once)) as course, Live(console=console, refresh_per_second=1) as live:
+    with (
+        suppress(KeyboardInterrupt),
+        closing(queue.work(at_once)) as course,
+        Live(console=console, refresh_per_second=1) as live,
+    ):
         for running in course:
             if console.is_terminal:
                 live.update(overview(queue, [*running], at_once))

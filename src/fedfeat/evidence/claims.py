@@ -52,6 +52,11 @@ class Rule:
     bound: float
     is_lower: bool
 
+    @property
+    def arms(self) -> list[str]:
+        """Its arms, by the names that a claim gives them."""
+        return [self.arm] if self.against is None else [self.arm, self.against]
+
     def verdict(self, found: Interval | None) -> Verdict:
         """Decide by an interval: all of it on the claimed side ``holds``, on the other ``does not hold``."""
         if found is None or found.num_seeds < MIN_SEEDS or math.isnan(found.mean):
@@ -134,9 +139,10 @@ def overall(verdicts: Mapping[str, Verdict]) -> str:
     if len(kinds) == 1:
         return str(kinds.pop())
     holding = [setting for setting, verdict in verdicts.items() if verdict == "holds"]
-    if holding and "does not hold" in kinds:
-        return f"holds only with {', '.join(holding)}"
     open_settings = [setting for setting, verdict in verdicts.items() if verdict == "undecided"]
+    if holding and "does not hold" in kinds:
+        still = f"; undecided with {', '.join(open_settings)}" if open_settings else ""
+        return f"holds only with {', '.join(holding)}{still}"
     decided = "holds" if holding else "does not hold"
     others = ", ".join(setting for setting in verdicts if setting not in open_settings)
     return f"undecided with {', '.join(open_settings)}; {decided} with {others}"
@@ -163,16 +169,21 @@ class Reading:
     margin: float
 
     def chosen(self, values: Values) -> str | None:
-        """Give the chosen arm; None while an arm has no run, or fewer than `MIN_SEEDS`."""
+        """Give the chosen arm; None while an arm has no run, or fewer than `MIN_SEEDS`, or where none is so near.
+
+        An arm of which a run has diverged does not learn.
+        """
         means = dict[tuple[str, str], float]()
         for setting in self.settings:
             for arm in self.order:
                 found = values(self.studies, setting, arm, self.quantity)
                 if len(found) < MIN_SEEDS:
                     return None
-                means[setting, arm] = sum(found.values()) / len(found)
+                mean = sum(found.values()) / len(found)
+                means[setting, arm] = -math.inf if math.isnan(mean) else mean
         least = {one: max(means[one, arm] for arm in self.order) - self.margin for one in self.settings}
-        return next(arm for arm in self.order if all(means[one, arm] >= least[one] for one in self.settings))
+        near = (arm for arm in self.order if all(means[one, arm] >= least[one] for one in self.settings))
+        return next(near, None)
 
 
 class Claims(NamedTuple):

@@ -10,6 +10,24 @@ LEVEL = 0.95
 """Share of intervals that cover the true mean, were the campaign repeated."""
 
 
+class Needed(float):
+    """What a run took until it was at a target: known to the step between two evaluations.
+
+    Attributes:
+        step: What the last of the two evaluations cost.
+        never: Whether the run never came there, so that it is known from below alone.
+    """
+
+    step: float
+    never: bool
+
+    def __new__(cls, value: float, step: float, never: bool = False) -> Needed:
+        """Make the number."""
+        made = super().__new__(cls, value)
+        made.step, made.never = step, never
+        return made
+
+
 class Interval(NamedTuple):
     """A mean with its interval.
 
@@ -26,11 +44,12 @@ class Interval(NamedTuple):
     num_seeds: int
 
 
-def mean_interval(values: Sequence[float]) -> Interval:
+def mean_interval(values: Sequence[float], least_variance: float = 0.0) -> Interval:
     """Give the mean of numbers that are independent and normal about it, with its interval.
 
     Args:
         values: One number for each seed.
+        least_variance: Which numbers have by how they are measured, however alike they are.
 
     Raises:
         ValueError: There are none.
@@ -45,12 +64,16 @@ def mean_interval(values: Sequence[float]) -> Interval:
     if number == 1:
         return Interval(mean, -math.inf, math.inf, number)
     variance = math.fsum((value - mean) ** 2 for value in values) / (number - 1)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, number - 1)) * math.sqrt(variance / number)
+    spread = math.sqrt(max(variance, least_variance) / number)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, number - 1)) * spread
     return Interval(mean, mean - half, mean + half, number)
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Interval | None:
     """Give the interval of ``one - other``, seed by seed: of a seed, split and first weights are common to both.
+
+    Of `Needed` numbers, who never came there is ahead of nobody, and each of a pair is uniform in its step: their
+    difference has a variance of at least step**2 / 6.
 
     Args:
         one: Number by seed.
@@ -60,6 +83,13 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Interval
         None where they have no seed in common.
     """
     common = sorted(one.keys() & other.keys())
-    # Of two runs that never came there, neither is ahead.
-    pairs = [0.0 if one[seed] == other[seed] else one[seed] - other[seed] for seed in common]
-    return mean_interval(pairs) if pairs else None
+    pairs = [_gap(one[seed], other[seed]) for seed in common]
+    steps = [value.step for seed in common for value in (one[seed], other[seed]) if isinstance(value, Needed)]
+    return mean_interval(pairs, max(steps, default=0.0) ** 2 / 6) if pairs else None
+
+
+def _gap(one: float, other: float) -> float:
+    if one == other:  # infinite, too
+        return 0.0
+    ahead = one if one < other else other
+    return 0.0 if isinstance(ahead, Needed) and ahead.never else one - other

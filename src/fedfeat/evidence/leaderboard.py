@@ -59,13 +59,14 @@ def _calibrated(arm: str, places: Sequence[Path]) -> list[tuple[float, list[str]
 
 
 def trials(archive: Archive, study: str) -> list[list[str]]:
-    """Give per arm how many points were tried, the chosen one, and its accuracy on validation data."""
+    """Give per arm how many points were tried, the chosen one (a star: at the edge), and its validation accuracy."""
     found = []
     for arm in archive.campaign.studies[study].arms:
         tuned = archive.tuned(study, arm)
         if tuned is not None:
             chosen, scores = tuned
-            found.append([arm, str(len(scores)), chosen, number(scores[chosen])])
+            star = "\\*" if archive.at_edge(study, arm, chosen) else ""
+            found.append([arm, str(len(scores)), f"{chosen}{star}", number(scores[chosen])])
     return found
 
 

@@ -33,13 +33,12 @@ class Tables:
         return {name.removesuffix(ending): getattr(self, name) for name in dir(self) if name.endswith(ending)}
 
     def accuracy_part(self, studies: str, quantity: str, arms: str = "", settings: str = "") -> str:
-        """Give a quantity: a line per arm, a column per setting, mean and interval over seeds; bytes in MB."""
+        """Give a quantity: a line per arm, a column per setting, mean and interval over seeds."""
         chosen, rows = self._settings(studies, settings), []
-        unit = 1e6 if quantity.endswith("bytes") else 1.0
         for arm in self._arms(studies, arms):
             found = [self.archive.values(studies.split(","), one, arm, quantity) for one in chosen]
             if any(found):
-                rows.append([arm, *(mean_text({s: v / unit for s, v in seeds.items()}) for seeds in found)])
+                rows.append([arm, *(mean_text(seeds, quantity) for seeds in found)])
         return markdown(["arm", *(one or quantity for one in chosen)], rows)
 
     def published_part(self, study: str) -> str:
@@ -50,11 +49,11 @@ class Tables:
                 runs = self.archive.runs(study, setting, arm)
                 for quantity, said in next(iter(runs.values())).published.items() if runs else ():
                     found = self.archive.values([study], setting, arm, quantity)
-                    rows.append([setting or study, arm, quantity, number(said), mean_text(found)])
+                    rows.append([setting or study, arm, quantity, number(said), mean_text(found, quantity)])
         return markdown(["setting", "arm", "quantity", "published", "measured"], rows)
 
     def tuning_part(self, study: str) -> str:
-        """Give the scores of every point of a grid, the chosen one of each arm in bold.
+        """Give the scores of every point of a grid, the chosen one of each arm in bold, with a star at the grid's edge.
 
         Raises:
             ConfigError: Its arms have points of their own, which `trials_part` lists.
@@ -67,10 +66,10 @@ class Tables:
             found = self.archive.tuned(study, arm)
             if found is not None:
                 chosen, scores = found
-                texts = [number(scores[point]) for point in points]
-                rows.append(
-                    [arm, *(f"**{t}**" if p == chosen else t for p, t in zip(points, texts, strict=True))]
-                )
+                star = "\\*" if self.archive.at_edge(study, arm, chosen) else ""
+                texts = {point: number(scores[point]) for point in points}
+                texts[chosen] = f"**{texts[chosen]}**{star}"
+                rows.append([arm, *texts.values()])
         return markdown(["arm", *points], rows)
 
     def leaderboard_part(self, study: str, setting: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from fedfeat.config.objective import judged_by
@@ -54,9 +55,12 @@ class Verdicts(Tables):
         rows = []
         for arm in reading.order:
             found = [values(reading.studies, one, arm, reading.quantity) for one in reading.settings]
-            rows.append([arm, *map(mean_text, found)])
-        chosen = reading.chosen(values)
-        said = f"Chosen: `{chosen}`." if chosen else "Not all of it has three seeds yet."
+            rows.append([arm, *(mean_text(one, reading.quantity) for one in found)])
+        said = (
+            f"Chosen: `{self.chosen}`."
+            if self.chosen
+            else "None: an arm lacks a seed, or no arm is near the best everywhere."
+        )
         return markdown(["reading", *reading.settings], rows) + f"\n{said}\n"
 
     def forest_part(self, name: str) -> str:
@@ -76,13 +80,15 @@ class Verdicts(Tables):
         told = [
             f"- [{claim.claim}](../claims.md#{claim.id}) {judged.verdict.capitalize()}."
             for claim, judged in self.judged()
-            if any(
-                study in claim.studies and arm in (claim.rule.arm, claim.rule.against)
-                for study, _, arm in own
-            )
+            if any(study in claim.studies and arm in self._arms_of(claim) for study, _, arm in own)
         ]
         table = markdown(["study", "setting", "arm", "quantity", "published", "measured"], rows)
         return "\n".join([table, *told, ""]) if told else table
+
+    def _arms_of(self, claim: Claim) -> set[str | None]:
+        """Give the arms of a claim by the names of their runs."""
+        named = {self.claims.reading.name: self.chosen}
+        return {named.get(arm, arm) for arm in claim.rule.arms}
 
     def _tunes(self, study: str) -> bool:
         return len(self.archive.campaign.studies[study].grid) > 1
@@ -95,8 +101,13 @@ class Verdicts(Tables):
         for quantity, said in wanted.items():
             found = self.archive.values([study], setting, arm, quantity)
             published = NONE if said is None else number(said)
-            rows.append([study, setting or NONE, arm, quantity, published, mean_text(found)])
+            rows.append([study, setting or NONE, arm, quantity, published, mean_text(found, quantity)])
         return rows
+
+    @cached_property
+    def chosen(self) -> str | None:
+        """The reading that is chosen; None where none is."""
+        return self.claims.reading.chosen(self.archive.bounded)
 
     def judged(self) -> list[tuple[Claim, Judgement]]:
         """Decide all claims."""
@@ -105,11 +116,10 @@ class Verdicts(Tables):
 
     def _with_reading(self) -> Values:
         """Give the archive's numbers, in which the chosen reading has its name."""
-        reading, known = self.claims.reading, self.archive.bounded
-        chosen = reading.chosen(known)
+        name, known, chosen = self.claims.reading.name, self.archive.bounded, self.chosen
 
         def values(studies: Sequence[str], setting: str, arm: str, quantity: str) -> Mapping[int, float]:
-            if arm != reading.name:
+            if arm != name:
                 return known(studies, setting, arm, quantity)
             return known(studies, setting, chosen, quantity) if chosen else {}
 
@@ -130,6 +140,6 @@ def _claim(claim: Claim, judged: Judgement) -> list[str]:
 def _measured(claim: Claim, judged: Judgement) -> str:
     texts = []
     for setting, found in judged.found.items():
-        text = "not yet" if found is None else interval_text(found)
+        text = "not yet" if found is None else interval_text(found, claim.quantity)
         texts.append(f"{setting}: {text}" if setting else text)
     return "; ".join(texts)

@@ -17,27 +17,49 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return markdown_table(header, rows) if rows else "No run is finished yet.\n"
 
 
-def interval_text(found: Interval) -> str:
-    """Write ``mean [low, high]`` and the number of seeds."""
+def interval_text(found: Interval, quantity: str = "") -> str:
+    """Write ``mean [low, high]`` and the number of seeds; see `mean_text` for places and units."""
     seeds = f"{found.num_seeds} seed{'s' if found.num_seeds > 1 else ''}"
-    if not math.isfinite(found.low) and not math.isfinite(found.high):
-        return f"{number(found.mean)} ({seeds})"
-    return f"{number(found.mean)} [{number(found.low)}, {number(found.high)}] ({seeds})"
+    if math.isnan(found.mean):
+        return f"a run diverged ({seeds})"
+    scale, unit = _unit(quantity)
+    mean, low, high = (value / scale for value in found[:3])
+    if not math.isfinite(low) and not math.isfinite(high):
+        return f"{number(mean)}{unit} ({seeds})"
+    digits = _places(mean, (high - low) / 2)
+    return f"{number(mean, digits)} [{number(low, digits)}, {number(high, digits)}]{unit} ({seeds})"
 
 
-def mean_text(values: Mapping[int, float]) -> str:
+def mean_text(values: Mapping[int, float], quantity: str = "") -> str:
     """Write ``mean ± half of the interval`` of values by seed, and their number where it is not three.
 
-    Where some seeds never came to a target there is no mean: how many they are stands instead.
+    Places are enough for a digit of the half; bytes stand in MB. Where some seeds never came to a target there is no
+    mean: how many they are stands instead. Runs that have diverged, whose value is NaN, are counted beside the mean of
+    the others.
+
+    Args:
+        values: By seed.
+        quantity: What they are.
     """
+    kept = [value for value in values.values() if not math.isnan(value)]
+    lost = f"{len(values) - len(kept)} diverged" if len(kept) < len(values) else ""
+    return ", ".join(text for text in (_mean_text(kept, quantity), lost) if text) or NONE
+
+
+def _mean_text(values: Sequence[float], quantity: str) -> str:
     if not values:
-        return NONE
-    never = [*values.values()].count(math.inf)
+        return ""
+    never = values.count(math.inf)
     if 0 < never < len(values):
         return f"never in {never} of {len(values)}"
-    found = mean_interval([*values.values()])
+    scale, unit = _unit(quantity)
+    found = mean_interval([value / scale for value in values])
     half = (found.high - found.low) / 2
-    text = f"{number(found.mean)} ± {number(half)}" if math.isfinite(half) else number(found.mean)
+    if math.isfinite(half):
+        digits = _places(found.mean, half)
+        text = f"{number(found.mean, digits)} ± {number(half, digits)}{unit}"
+    else:
+        text = number(found.mean) + (unit if math.isfinite(found.mean) else "")
     return text if found.num_seeds == 3 else f"{text} ({found.num_seeds})"
 
 
@@ -48,8 +70,19 @@ def association_text(found: Association) -> str:
     return f"{number(found.rho)} (p {number(found.p_value)}, {found.num_arms} arms)"
 
 
-def number(value: float) -> str:
-    """Write a share with three places, what is counted with one."""
+def number(value: float, places: int | None = None) -> str:
+    """Write a number; without ``places`` a share has three of them, what is counted one."""
     if not math.isfinite(value):
         return "never" if value == math.inf else str(value)
-    return f"{value:.3f}" if abs(value) < 2 else f"{value:.1f}"
+    digits = _places(value) if places is None else places
+    return f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no sign before zero
+
+
+def _places(mean: float, half: float = 0.0) -> int:
+    least = 3 if abs(mean) < 2 else 1
+    # A half below this is that of equal numbers, by rounding.
+    return max(least, -math.floor(math.log10(half))) if half > 1e-6 * max(abs(mean), 1) else least
+
+
+def _unit(quantity: str) -> tuple[float, str]:
+    return (1e6, " MB") if quantity.endswith("bytes") else (1.0, "")

@@ -4,12 +4,14 @@ import json
 import math
 from pathlib import Path
 
+import pytest
 import yaml
 
 from fedfeat.errors import DIVERGED
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign import Campaign, Cell, Study
 from fedfeat.evidence.leaderboard import rows, trials
+from fedfeat.evidence.tables import Tables
 
 STUDIES = {
     name: Study(name, (), {"a": (), "b": ()}, {"x": (), "y": ()}, {"": ()}, (0, 1)) for name in ("one", "two")
@@ -68,6 +70,11 @@ def test_a_run_that_never_came_there_is_bounded_by_one_evaluation_more(tmp_path)
     asked = (["one"], "x", "a", "to_target/0.9/rounds")
     assert archive.values(*asked) == {0: 2.0, 1: math.inf}
     assert archive.bounded(*asked) == {0: 2.0, 1: 10.0}
+    assert [(one.step, one.never) for one in archive.bounded(*asked).values()] == [(1.0, False), (3.0, True)]
+    # A target that the run did not have is not one that it missed; 0.9 is not written 0.90.
+    for unknown in ("0.92", "0.90"):
+        other = (*asked[:3], f"to_target/{unknown}/rounds")
+        assert archive.values(*other) == archive.bounded(*other) == {}
     assert archive.bounded(*asked[:3], "global/acc") == {0: 0.4, 1: 0.5}
 
 
@@ -82,7 +89,8 @@ def test_an_arm_is_tuned_to_a_point_that_did_not_diverge_and_one_without_an_end_
     assert archive.tuned("tune", "b") is None
     assert trials(archive, "tune") == [["a", "2", "calm", "0.100"]]
     assert archive.hours("tune") == 1.0
-    assert archive.values(["tune"], "", "a", "global/acc") == {}
+    assert [*archive.values(["tune"], "", "b", "global/acc")] == [0]
+    assert math.isnan(archive.values(["tune"], "", "b", "global/acc")[0])
 
 
 def test_a_method_of_which_a_run_diverged_is_last_on_the_board_and_says_so(tmp_path):
@@ -97,3 +105,29 @@ def test_a_method_of_which_a_run_diverged_is_last_on_the_board_and_says_so(tmp_p
         ["a", "server's", "0.900 (1), 1 diverged"],
     ]
     assert rows(archive, "one", "y") == [["b", "-", "2 diverged", "-", "-", "-", "-", "-"]]
+
+
+@pytest.mark.parametrize(("best", "star"), [(0.1, "**0.900**\\*"), (0.2, "**0.900**"), (0.3, "**0.900**\\*")])
+def test_a_choice_at_the_edge_of_the_grid_has_a_star(tmp_path, best, star):
+    rates = (0.2, 0.1, 0.3)  # in whatever order
+    study = Study(
+        "tune", (), {"a": ()}, {"": ()}, {f"lr_{rate}": (f"optimizer.lr={rate}",) for rate in rates}, (0,)
+    )
+    archive = Archive(Campaign("k", (), {}, {"tune": study}), tmp_path)
+    for rate in rates:
+        accuracy = 0.9 if rate == best else 0.5
+        store(tmp_path, Cell("tune", "", "a", f"lr_{rate}", 0), [accuracy] * 2, None, name="val/acc")
+    cells = Tables(archive, tmp_path).tuning_part("tune").splitlines()[-1].split(" | ")
+    assert star in [cell.strip(" |") for cell in cells]
+    (line,) = trials(archive, "tune")
+    assert line[2] == f"lr_{best}" + star.removeprefix("**0.900**")
+
+
+def test_a_table_says_how_many_runs_have_diverged(tmp_path):
+    archive = Archive(Campaign("k", (), {}, STUDIES), tmp_path)
+    store(tmp_path, Cell("one", "x", "a", "", 0), [0.1, 0.9], None)
+    diverge(tmp_path, Cell("one", "x", "a", "", 1))
+    diverge(tmp_path, Cell("one", "y", "b", "", 0))
+    table = Tables(archive, tmp_path).accuracy_part("one", "global/acc")
+    assert "| a | 0.900 (1), 1 diverged | - |" in table
+    assert "| b | - | 1 diverged |" in table

@@ -37,7 +37,8 @@ def test_a_rule_is_decided_by_the_whole_interval(found, more, less):
     [
         ({"": "holds"}, "holds"),
         ({"x": "does not hold", "y": "does not hold"}, "does not hold"),
-        ({"x": "holds", "y": "does not hold", "z": "undecided"}, "holds only with x"),
+        ({"x": "holds", "y": "does not hold", "z": "undecided"}, "holds only with x; undecided with z"),
+        ({"x": "holds", "y": "does not hold"}, "holds only with x"),
         ({"x": "holds", "y": "undecided"}, "undecided with y; holds with x"),
         ({"x": "undecided", "y": "does not hold"}, "undecided with x; does not hold with y"),
     ],
@@ -81,8 +82,23 @@ def test_the_reading_is_the_first_that_is_nowhere_far_below_the_best():
     assert chosen(0.5, "b", "a") == "b"
     assert chosen(0.05, "a") == "a"
     assert chosen(0.3, "a", "c") is None  # c has no runs yet
-    with pytest.raises(StopIteration):
-        chosen(0.1, "a", "b")
+    assert chosen(0.1, "a", "b") is None  # each is far below the other in one of the two
+
+
+def test_a_reading_of_which_a_run_diverged_is_not_chosen():
+    numbers = {"a": {0: 0.9, 1: math.nan, 2: 0.9}, "b": {0: 0.5, 1: 0.5, 2: 0.5}}
+    reading = Reading("r", ("s",), ("x",), "global/acc", ("a", "b"), 0.05)
+    assert reading.chosen(lambda studies, setting, arm, quantity: numbers[arm]) == "b"
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_claim_of_which_a_run_diverged_is_undecided_with_four_seeds_too(lost):
+    numbers = {"a": dict.fromkeys(range(4), 0.9), "b": dict.fromkeys(range(4), 0.5)}
+    rule = Rule("a", "b", 0.0, is_lower=True)
+    judge = claim(rule, ("x",)).judged
+    assert judge(lambda studies, setting, arm, quantity: numbers[arm]).verdict == "holds"
+    numbers[lost] = numbers[lost] | {3: math.nan}
+    assert judge(lambda studies, setting, arm, quantity: numbers[arm]).verdict == "undecided"
 
 
 CLAIM = {

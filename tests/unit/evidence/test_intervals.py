@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedfeat.evidence.intervals import difference, mean_interval
+from fedfeat.evidence.intervals import Needed, difference, mean_interval
 
 
 def test_three_seeds_by_hand():
@@ -46,3 +46,37 @@ def test_what_was_never_reached():
     assert difference({0: inf, 1: inf, 2: 40.0}, {0: 50.0, 1: 60.0, 2: 60.0}) == (inf, -20.0, inf, 3)
     assert difference({0: inf}, {0: inf}).mean == 0
     assert math.isnan(difference({0: inf, 1: 1.0}, {0: 1.0, 1: inf}).mean)
+
+
+def never(value, step):
+    return Needed(value, step, never=True)
+
+
+def test_who_never_came_there_is_ahead_of_nobody():
+    # 16 MB a round and never there after 30 rounds, against 280 MB a round and there after 20.
+    small, big = dict.fromkeys(range(3), never(496.0, 16.0)), dict.fromkeys(range(3), Needed(5600.0, 280.0))
+    found = difference(small, big)
+    assert found.mean == 0
+    assert found.low < 0 < found.high
+    assert difference(big, small).mean == 0
+    late = dict.fromkeys(range(3), never(6000.0, 280.0))
+    assert difference(late, big).mean == 400  # at least so much later
+    assert difference(small, late).mean == difference(late, small).mean == 0
+
+
+@pytest.mark.parametrize(("gap", "is_decided"), [(1, False), (2, False), (4, True)])
+def test_rounds_are_known_to_the_step_between_two_evaluations(gap, is_decided):
+    one, other = ({seed: Needed(at, 2.0) for seed in range(3)} for at in (20 - gap, 20))
+    found = difference(one, other)
+    assert found.mean == -gap
+    assert (found.high < 0) == is_decided
+    # By hand: variance 2 ** 2 / 6, t(2) = 4.302652730.
+    assert found.high + gap == pytest.approx(4.302652729749464 * math.sqrt(4 / 6 / 3), rel=1e-12)
+
+
+def test_what_differs_by_more_than_steps_keeps_its_own_interval():
+    plain = difference({0: 10.0, 1: 30.0, 2: 20.0}, {0: 50.0, 1: 60.0, 2: 90.0})
+    stepped = difference(
+        {0: Needed(10.0, 2.0), 1: Needed(30.0, 2.0), 2: Needed(20.0, 2.0)}, {0: 50.0, 1: 60.0, 2: 90.0}
+    )
+    assert stepped == plain
