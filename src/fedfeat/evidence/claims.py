@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import yaml
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.intervals import Interval, difference, mean_interval
 
-Verdict = Literal["holds", "does not hold", "undecided"]
+Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 Values = Callable[[Sequence[str], str, str, str], Mapping[int, float]]
 """Numbers by seed of (studies, setting, arm, quantity)."""
 
@@ -59,7 +60,9 @@ class Rule:
 
     def verdict(self, found: Interval | None) -> Verdict:
         """Decide by an interval: all of it on the claimed side ``holds``, on the other ``does not hold``."""
-        if found is None or found.num_seeds < MIN_SEEDS or math.isnan(found.mean):
+        if found is None:
+            return "not run"
+        if found.num_seeds < MIN_SEEDS or math.isnan(found.mean):
             return "undecided"
         above, below = found.low > self.bound, found.high < self.bound
         if not above and not below:
@@ -134,18 +137,17 @@ class Judgement(NamedTuple):
 
 
 def overall(verdicts: Mapping[str, Verdict]) -> str:
-    """Join the verdicts of several settings: what holds in some of them ``holds only with`` these."""
-    kinds = set(verdicts.values())
-    if len(kinds) == 1:
-        return str(kinds.pop())
-    holding = [setting for setting, verdict in verdicts.items() if verdict == "holds"]
-    open_settings = [setting for setting, verdict in verdicts.items() if verdict == "undecided"]
-    if holding and "does not hold" in kinds:
-        still = f"; undecided with {', '.join(open_settings)}" if open_settings else ""
-        return f"holds only with {', '.join(holding)}{still}"
-    decided = "holds" if holding else "does not hold"
-    others = ", ".join(setting for setting in verdicts if setting not in open_settings)
-    return f"undecided with {', '.join(open_settings)}; {decided} with {others}"
+    """Join the verdicts of several settings: what fails in some and holds in others ``holds only with`` these."""
+    if len({*verdicts.values()}) == 1:
+        return next(iter(verdicts.values()))
+    settings = defaultdict[str, list[str]](list)
+    for setting, verdict in verdicts.items():
+        settings[verdict].append(setting)
+    if "holds" in settings and "does not hold" in settings:
+        del settings["does not hold"]
+        settings["holds only"] = settings.pop("holds")
+    order = ("holds only", "undecided", "not run", "holds", "does not hold")
+    return "; ".join(f"{kind} with {', '.join(settings[kind])}" for kind in order if kind in settings)
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,21 @@ from fedfeat.evidence.tables import Tables
 from fedfeat.evidence.wording import NONE, interval_text, markdown, mean_text, number
 from fedfeat.runs.finished import Run
 
+_RANKED = "No run beside a published number yet; on small digits: [leaderboard](../leaderboard.md)."
+_SCALE = "Published is for all images and the paper's rounds; the table has the images and rounds of what was measured."
+
 
 class Verdicts(Tables):
     """Makes the parts of pages that are about claims, beside those of `Tables`.
 
     Attributes:
         claims: The claims.
+        board: The runs of the leaderboard, which methods' pages point to.
     """
 
-    def __init__(self, archive: Archive, claims: Claims, figures: Path) -> None:
+    def __init__(self, archive: Archive, claims: Claims, figures: Path, board: Archive | None = None) -> None:
         super().__init__(archive, figures)
-        self.claims = claims
+        self.claims, self.board = claims, board
 
     def summary_part(self) -> str:
         """Give one line for each claim: what is claimed, published, measured, decided."""
@@ -82,8 +86,21 @@ class Verdicts(Tables):
             for claim, judged in self.judged()
             if any(study in claim.studies and arm in self._arms_of(claim) for study, _, arm in own)
         ]
-        table = markdown(["study", "setting", "arm", "quantity", "published", "measured"], rows)
-        return "\n".join([table, *told, ""]) if told else table
+        if not rows and self._ranked & {*names}:
+            return f"{_RANKED}\n"
+        table = markdown(
+            ["study", "setting", "arm", "images", "rounds", "quantity", "published", "measured"], rows
+        )
+        parts = ([_SCALE, ""] if any(row[6] != NONE for row in rows) else []) + [table, *told]
+        return "\n".join([*parts, ""]) if told else "\n".join(parts)
+
+    @cached_property
+    def _ranked(self) -> set[str]:
+        """The methods of the leaderboard."""
+        if self.board is None:
+            return set()
+        arms = {(cell.study, cell.arm): cell for cell in self.board.places}
+        return {self.board.run(cell).setting["algorithm.name"] for cell in arms.values()}
 
     def _arms_of(self, claim: Claim) -> set[str | None]:
         """Give the arms of a claim by the names of their runs."""
@@ -97,11 +114,13 @@ class Verdicts(Tables):
         target = judged_by(list(run.metrics), run.setting.get("federation.target_metric"))
         own = f"last5/{target}" if len(run.metrics) >= 5 else str(target)
         wanted: Mapping[str, float | None] = run.published or {own: None}
+        images, rounds = (run.setting.get(key) for key in ("data.loader.num_train", "federation.num_rounds"))
+        made = [study, setting or NONE, arm, "all" if images is None else str(images), str(rounds)]
         rows = []
         for quantity, said in wanted.items():
             found = self.archive.values([study], setting, arm, quantity)
             published = NONE if said is None else number(said)
-            rows.append([study, setting or NONE, arm, quantity, published, mean_text(found, quantity)])
+            rows.append([*made, quantity, published, mean_text(found, quantity)])
         return rows
 
     @cached_property

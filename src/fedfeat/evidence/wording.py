@@ -51,7 +51,7 @@ def _mean_text(values: Sequence[float], quantity: str) -> str:
         return ""
     never = values.count(math.inf)
     if 0 < never < len(values):
-        return f"never in {never} of {len(values)}"
+        return f"not reached in {never} of {len(values)}"
     scale, unit = _unit(quantity)
     found = mean_interval([value / scale for value in values])
     half = (found.high - found.low) / 2
@@ -73,7 +73,7 @@ def association_text(found: Association) -> str:
 def number(value: float, places: int | None = None) -> str:
     """Write a number; without ``places`` a share has three of them, what is counted one."""
     if not math.isfinite(value):
-        return "never" if value == math.inf else str(value)
+        return "not reached" if value == math.inf else str(value)
     digits = _places(value) if places is None else places
     return f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no sign before zero
 

@@ -24,7 +24,7 @@ LESS = Rule("a", "b", 0.01, is_lower=False)
         (Interval(math.inf, 30.0, math.inf, 3), "holds", "does not hold"),
         (Interval(math.inf, -5.0, math.inf, 3), "undecided", "undecided"),
         (Interval(math.nan, math.nan, math.nan, 3), "undecided", "undecided"),
-        (None, "undecided", "undecided"),
+        (None, "not run", "not run"),
     ],
 )
 def test_a_rule_is_decided_by_the_whole_interval(found, more, less):
@@ -40,6 +40,9 @@ def test_a_rule_is_decided_by_the_whole_interval(found, more, less):
         ({"x": "holds", "y": "does not hold", "z": "undecided"}, "holds only with x; undecided with z"),
         ({"x": "holds", "y": "does not hold"}, "holds only with x"),
         ({"x": "holds", "y": "undecided"}, "undecided with y; holds with x"),
+        ({"x": "undecided", "y": "not run"}, "undecided with x; not run with y"),
+        ({"x": "not run", "y": "not run"}, "not run"),
+        ({"x": "not run", "y": "holds", "z": "does not hold"}, "holds only with y; not run with x"),
         ({"x": "undecided", "y": "does not hold"}, "undecided with x; does not hold with y"),
     ],
 )

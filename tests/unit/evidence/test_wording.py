@@ -14,10 +14,10 @@ from fedfeat.evidence.wording import interval_text, mean_text
 
 def test_a_mean_says_how_many_seeds_never_came_there():
     assert mean_text({0: 14.0, 1: 16.0, 2: 18.0}) == "16.0 ± 5.0"
-    assert mean_text({0: 14.0, 1: math.inf, 2: 18.0}) == "never in 1 of 3"
-    assert mean_text({0: math.inf, 1: math.inf, 2: math.inf}) == "never"
-    assert mean_text({0: math.inf, 1: math.inf}) == "never (2)"
-    assert mean_text({0: math.inf}, "to_target/0.5/bytes") == "never (1)"
+    assert mean_text({0: 14.0, 1: math.inf, 2: 18.0}) == "not reached in 1 of 3"
+    assert mean_text({0: math.inf, 1: math.inf, 2: math.inf}) == "not reached"
+    assert mean_text({0: math.inf, 1: math.inf}) == "not reached (2)"
+    assert mean_text({0: math.inf}, "to_target/0.5/bytes") == "not reached (1)"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_claim_about_bytes_is_told_in_megabytes():
 def test_runs_that_diverged_are_counted_beside_the_mean_of_the_others():
     assert mean_text({0: 0.5, 1: 0.5, 2: 0.5, 3: math.nan}) == "0.500 ± 0.000, 1 diverged"
     assert mean_text({0: math.nan}) == "1 diverged"
-    assert mean_text({0: math.nan, 1: math.inf}) == "never (1), 1 diverged"
+    assert mean_text({0: math.nan, 1: math.inf}) == "not reached (1), 1 diverged"
 
 
 def test_bytes_stand_in_megabytes(tmp_path):
