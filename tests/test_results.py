@@ -107,7 +107,12 @@ PLANNED = {
 }
 
 
-@pytest.mark.parametrize(("campaign", "cell"), PLANNED.values(), ids=lambda value: getattr(value, "name", ""))
+NOTHING = pytest.param(None, None, marks=pytest.mark.skip("every run is there"))
+
+
+@pytest.mark.parametrize(
+    ("campaign", "cell"), [*PLANNED.values()] or [NOTHING], ids=lambda value: getattr(value, "name", "")
+)
 def test_a_run_that_is_to_come_composes(campaign, cell):
     tuning = campaign.tuning_of(cell)
     point = campaign.studies[tuning[0].study].points(tuning[0].arm)[tuning[0].point] if tuning else ()

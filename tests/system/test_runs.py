@@ -105,7 +105,7 @@ def test_centralized_training_sees_all_data_in_one_client(cli, small, tmp_path):
     assert {int(row["client_id"]) for row in rows(tmp_path / "run" / "clients.csv")} == {0, 1, 2, 3}
 
 
-def test_kept_momentum_changes_the_run_and_survives_a_restart(cli, small, tmp_path):
+def test_kept_momentum_changes_the_run(cli, small, tmp_path):
     keep = [*small, "federation.opt_state=keep"]
     assert cli(*keep, f"hydra.run.dir={tmp_path / 'keep'}").code == 0
     assert cli(*small, f"hydra.run.dir={tmp_path / 'reset'}").code == 0

@@ -69,3 +69,26 @@ def test_what_cannot_be_is_refused(cli, words, said):
     found = cli(*WORDS, *words)
     assert found.code == 2
     assert f"federation.stop_at must {said}" in found.stderr
+
+
+def test_clocks_go_on_after_a_cut_and_what_a_target_cost_stands_in_the_table(cli, tmp_path):
+    words = (*WORDS, "federation.targets=[0.3]")
+    assert cli(*words).code == 0
+    table = pd.read_csv(tmp_path / "run" / "metrics.csv")
+    parts = table[["time/fit_s", "time/aggregate_s", "time/evaluate_s"]]
+    for name in (*parts, "time/total_s"):
+        assert table[name].is_monotonic_increasing, name
+        assert table[name].iloc[-1] > table[name].iloc[0], name
+    assert (table["time/total_s"] >= parts.sum(axis=1) - 1e-6).all()
+    there = table[table["global/acc"] >= 0.3].iloc[0]
+    columns = {
+        "rounds": "round", "bytes": "comm/total_bytes", "up_bytes": "comm/up_bytes", "examples": "compute/examples",
+        "seconds": "time/total_s",
+    }  # fmt: skip
+    found = summary(tmp_path)["to_target"]["0.3"]
+    assert found == pytest.approx({cost: there[column] for cost, column in columns.items()})
+    assert summary(tmp_path)["seconds"] >= table["time/total_s"].iloc[-1]
+    # The rounds are all made: what is started again takes no time of its own.
+    (tmp_path / "run" / "summary.json").unlink()
+    assert cli(*words).code == 0
+    assert summary(tmp_path)["seconds"] >= table["time/total_s"].iloc[-1]

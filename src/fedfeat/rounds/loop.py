@@ -79,8 +79,9 @@ def run_rounds(
     """
     loop = _Loop(plan, server, executor, data, store, meter or Meter())
     if progress.round_idx == 0:
-        tally = Tally(dict(progress.counters))
+        start, tally = time.perf_counter(), Tally(dict(progress.counters))
         found = loop.evaluate(progress.state, 0, tally)
+        tally.spent("total", time.perf_counter() - start)
         progress = progress._replace(counters=tally.counters)
         metrics = {**tally.counters, **found.metrics}
         yield progress, RoundRecord(0, (), metrics, True, found.rows, observed=found.observed)

@@ -67,6 +67,28 @@ def test_every_argument_of_lightnings_trainer_is_taken_or_refused():
     assert ours & refused == {"callbacks"}  # from their own group
 
 
+@pytest.mark.parametrize(("algorithm", "at_bound"), [("value", True), ("norm", False)])
+def test_gradients_are_clipped_as_asked(algorithm, at_bound):
+    """A step from zero weights: gradients are zero or beyond .001, so by value all moves are of one size."""
+    clipped = worker(gradient_clip_val=0.001, gradient_clip_algorithm=algorithm)
+    moved = torch.cat([tensor.flatten() for tensor in fit(clipped, 0, 1).payload.params.values()]).abs()
+    assert (
+        torch.isclose(moved, torch.tensor(0.5 * 0.001), rtol=1e-5).sum() > 10
+    ) == at_bound  # of 15, some are 0
+    assert torch.isclose(moved.norm(), torch.tensor(0.5 * 0.001), rtol=1e-3) != at_bound
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("32-true", torch.float32), ("bf16-mixed", torch.bfloat16)])
+def test_fits_and_evaluation_compute_in_the_precision_that_is_asked_for(precision, dtype):
+    seen = []
+    made = worker(precision=precision)
+    made.module.model.register_forward_hook(lambda module, inputs, out: seen.append(out.dtype))
+    fit(made, 0, 1)
+    assert (torch.bfloat16 in seen) == (dtype == torch.bfloat16)  # FLOPs are counted in float32
+    with LocalTrainer(accelerator="cpu", precision=precision).autocast(torch.device("cpu")):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
 def test_arguments_arrive_where_they_are_given_and_only_there():
     plain = LocalTrainer(accelerator="cpu")
     assert plain.further == {}

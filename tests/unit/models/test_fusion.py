@@ -107,6 +107,25 @@ def test_conv_may_start_as_the_mean_of_both(kind, concat, widths, grouped):
     assert operator.global_part().tolist() == [0.5, 0.5]
 
 
+@pytest.mark.parametrize("concat", ["global_first", "local_first"])
+@pytest.mark.parametrize(("widths", "grouped"), [([3], False), ([2, 2], True), ([2, 1, 3], True)])
+def test_the_mean_of_both_is_that_of_every_channel_with_groups_of_any_width(concat, widths, grouped):
+    frozen, local = torch.arange(4.0 * sum(widths)).view(2, 2, sum(widths), 1, 1) ** 2
+    operator = ConvFusion(widths, grouped, "average", True, concat)
+    torch.testing.assert_close(operator(frozen, local), (frozen + local) / 2)
+
+
+@pytest.mark.parametrize("init", ["default", "average"])
+def test_a_network_is_fused_with_the_first_weights_that_are_asked_for(init):
+    network = Network([("conv", conv_block(3, 4, 3))], fc_blocks(4 * 4, [], 10), (3, 4, 4), 10)
+    torch.manual_seed(5)
+    weight = fuse(network, "conv", conv_init=init).operator.conv.weight
+    torch.manual_seed(5)
+    drawn = nn.Conv2d(8, 4, 1).weight
+    mean = torch.cat([torch.eye(4), torch.eye(4)], 1)[:, :, None, None] / 2
+    torch.testing.assert_close(weight, drawn if init == "default" else mean, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("widths", [[3, 3], [2, 1, 1]])
 def test_a_grouped_conv_is_one_conv_per_group(widths):
     draw = torch.Generator().manual_seed(0)

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from harness import make_data
@@ -101,6 +103,19 @@ def test_clients_weigh_by_training_examples_or_where_data_are_pooled_by_test_exa
     assert accuracies == {0: 1.0, 1: 0.0, 2: 0.0}
     assert metrics["global/client_acc_mean"] == pytest.approx(1 / 3)
     assert metrics["global/client_acc_weighted"] == pytest.approx(weights[0] / sum(weights))
+
+
+def test_a_client_without_test_examples_is_in_no_mean():
+    data = make_data()
+    parts = IndexTestParts(Parts(np.arange(6), np.array([0, 2, 2, 6])))
+    data = FederatedData(data.dataset, data.split._replace(test=parts), transforms.none())
+    metrics, accuracies, losses = evaluate_global(OneRight(), data, None, np.array([3, 5, 8]))
+    assert accuracies == {0: 0.5, 2: 0.0}
+    assert losses == {0: 0.5, 2: 3.5}
+    found = {name: value for name, value in metrics.items() if name.startswith("global/client_acc")}
+    assert all(map(math.isfinite, found.values()))
+    assert (found["global/client_acc_mean"], found["global/client_acc_worst"]) == (0.25, 0.0)
+    assert found["global/client_acc_weighted"] == pytest.approx(0.5 * 3 / (3 + 8))
 
 
 def test_further_models_are_scored_under_their_names():

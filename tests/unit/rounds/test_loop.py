@@ -4,11 +4,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from harness import SIZES, network_of, parties
+from harness import SIZES, make_data, network_of, parties
 from torch import nn
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
+from fedfeat.data import transforms
+from fedfeat.data.federated import FederatedData
+from fedfeat.data.partition.parts import IndexTestParts, Parts
 from fedfeat.errors import ClientError
 from fedfeat.features.diagnostics import AlignmentProbe
 from fedfeat.rounds.loop import first_progress
@@ -133,16 +136,30 @@ def test_the_learning_rate_follows_the_rounds(tmp_path):
     assert rates == [0.5] * 3 + [0.25] * 3
 
 
-def test_personal_models_are_evaluated_for_everyone_even_outside_the_cohort(tmp_path):
-    def client(**arguments):
-        return ClientModule(personal=["head"], **arguments)
+def own_head(**arguments):
+    return ClientModule(personal=["head"], **arguments)
 
-    _, records = parties(tmp_path, client=client, cohort_size=1, num_rounds=1).run()
+
+def test_personal_models_are_evaluated_for_everyone_even_outside_the_cohort(tmp_path):
+    _, records = parties(tmp_path, client=own_head, cohort_size=1, num_rounds=1).run()
     rows = records[-1].clients
     assert [row.client_id for row in rows] == [0, 1, 2]
     assert all(row.personal_acc is not None for row in rows)
     assert sum(row.train_loss is not None for row in rows) == 1
     assert "global/acc" not in records[-1].metrics
+
+
+def test_an_own_model_without_test_examples_is_in_no_mean(tmp_path):
+    data = make_data()
+    parts = IndexTestParts(Parts(np.arange(6), np.array([0, 2, 2, 6])))
+    data = FederatedData(data.dataset, data.split._replace(test=parts), transforms.none())
+    _, records = parties(tmp_path, data=data, client=own_head, cohort_size=1, num_rounds=2).run()
+    # Of the initial models, which all are one, then of those of who has trained and who has not.
+    for record in records:
+        assert [row.personal_acc is None for row in record.clients] == [False, True, False]
+        own = {name: value for name, value in record.metrics.items() if name.startswith("personal/")}
+        assert "personal/acc_mean" in own
+        assert all(map(np.isfinite, own.values())), own
 
 
 def test_a_failed_client_stops_the_run_or_is_left_out(tmp_path):
