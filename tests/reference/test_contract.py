@@ -1,5 +1,6 @@
 """The contract of a method, on one that needs nearly all of it: memory, the turn, uploads by tensors, stacking."""
 
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +17,7 @@ from fedfeat import tree
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
+from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
 from fedfeat.models.mlp import mlp
@@ -95,18 +97,40 @@ def test_stacked_turns_upload_what_single_ones_do(tmp_path):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-5)
 
 
-def test_a_run_goes_on_from_its_middle_with_the_memories(tmp_path):
-    whole = federation_of(tmp_path / "whole")
-    steps, _ = whole.run()
-    first = federation_of(tmp_path / "cut", num_rounds=2)
-    progress = first.run()[0][-1]
-    manifest = first.store.persist()
-    second = federation_of(tmp_path / "cut")
-    second.store._trusted = ("fedfeat", "scaffold_sketch")
-    second.store.restore(manifest)
-    second.start()
-    last = second.run(progress)[0][-1]
+def own_head(store_dir, **plan):
+    """FedPer with momentum that clients keep."""
+    client = partial(ClientModule, personal=["head"])
+    kept = {"keep_optimizer": True, "momentum": 0.9, "personal": True}
+    return parties(store_dir, client=client, lr=0.1, **({"num_rounds": 3, "cohort_size": 2} | kept | plan))
+
+
+@pytest.mark.parametrize("make", [federation_of, own_head], ids=["controls", "heads and momentum"])
+@pytest.mark.parametrize(
+    "build_executor",
+    [SerialExecutor, partial(ProcessExecutor, num_processes=2), VectorizedExecutor],
+    ids=["serial", "processes", "vectorized"],
+)
+def test_a_run_goes_on_from_its_middle_with_what_clients_keep(build_executor, make, tmp_path):
+    with ExitStack() as stack:
+
+        def begun(name, **plan):
+            federation = make(tmp_path / name, build_executor=build_executor, **plan)
+            federation.executor.start()
+            stack.callback(federation.executor.close)
+            return federation
+
+        whole = begun("whole")
+        steps, _ = whole.run()
+        first = begun("cut", num_rounds=2)
+        progress = first.run()[0][-1]
+        manifest = first.store.persist()
+        second = begun("cut")
+        second.store._trusted = ("fedfeat", "scaffold_sketch")
+        second.store.restore(manifest)
+        second.start()
+        last = second.run(progress)[0][-1]
     assert tree.sha256(last.state) == tree.sha256(steps[-1].state)
+    assert len([*whole.store]) > 1
     assert [tree.sha256(second.store.get(k)) for k in second.store] == [
         tree.sha256(whole.store.get(k)) for k in whole.store
     ]
