@@ -74,20 +74,43 @@ def test_a_run_as_its_dashboard_shows_it(cli, small, tmp_path):
     }
 
 
-def test_the_model_that_is_uploaded_can_be_loaded(cli, small, tmp_path):
-    personal = ["algorithm.client.personal=[head]", "logger=wandb", "logger.wandb.final_model=true"]
-    assert cli(*small, *personal).code == 0
-    found, _ = finished_wandb(tmp_path / "run")
-    (model,) = [entry.artifact for entry in found if entry.artifact.type == "model"]
-    assert json.loads(model.metadata)["method"] == "fedavg"
+def downloaded(run, tmp_path):
+    """Put the files of a run's model where a download from W&B would; give the folder and the model."""
+    (model,) = [entry.artifact for entry in finished_wandb(run)[0] if entry.artifact.type == "model"]
     for entry in model.manifest.contents:
         path = tmp_path / "downloaded" / entry.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(Path(entry.local_path).read_bytes())
-    ours, theirs = load(tmp_path / "run"), load(tmp_path / "downloaded")
+    return tmp_path / "downloaded", model
+
+
+UPLOADED = ("logger=wandb", "logger.wandb.final_model=true")
+
+
+def test_the_model_that_is_uploaded_can_be_loaded(cli, small, tmp_path):
+    assert cli(*small, *UPLOADED, "algorithm.client.personal=[head]").code == 0
+    folder, model = downloaded(tmp_path / "run", tmp_path)
+    assert json.loads(model.metadata)["method"] == "fedavg"
+    ours, theirs = load(tmp_path / "run"), load(folder)
     assert theirs.summary == ours.summary
     inputs = np.random.default_rng(0).normal(size=(5, 1, 4, 4)).astype(np.float32)
     left, right = (one.personal_model(2)(inputs).tolist() for one in (ours, theirs))
+    assert left == right
+
+
+def test_a_model_of_a_depth_that_the_run_has_chosen_can_be_loaded(cli, small, tmp_path):
+    words = [word for word in small if not word.startswith(("algorithm=", "model"))]
+    grouped = (
+        "algorithm=fed2",
+        "model=mlp",
+        "model.hidden=[8,6]",
+        "structure.depth=auto",
+        "structure.warmup_epochs=1",
+    )
+    assert cli(*words, *UPLOADED, *grouped).code == 0
+    folder, _ = downloaded(tmp_path / "run", tmp_path)
+    inputs = np.random.default_rng(0).normal(size=(5, 1, 4, 4)).astype(np.float32)
+    left, right = (load(run).model()(inputs).tolist() for run in (tmp_path / "run", folder))
     assert left == right
 
 

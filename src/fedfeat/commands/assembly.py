@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedfeat.clients.worker import Worker
     from fedfeat.data.federated import FederatedData
     from fedfeat.executors.base import Executor
-    from fedfeat.loggers.base import RoundLogger
+    from fedfeat.loggers.base import RoundLogger, RunInfo
     from fedfeat.rounds.experiment import Experiment
     from fedfeat.rounds.plan import Plan
     from fedfeat.runs.run_words import RunWords
@@ -164,7 +164,6 @@ def _experiment(
     run_dir: Path,
     parts: "tuple[Plan, Server, Executor, FederatedData]",
 ) -> "Experiment":
-    from fedfeat.loggers.base import RunInfo
     from fedfeat.rounds.experiment import Experiment
     from fedfeat.runs.checkpoint import CheckpointFolder, trusted_packages
     from fedfeat.runs.client_store import ClientStore
@@ -174,7 +173,7 @@ def _experiment(
     budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
     (plan, server, executor, data), trusted = parts, trusted_packages(config)
     return Experiment(
-        info=RunInfo(run_dir, config["name"], config["group"], config, plan.num_rounds, words=_words(config)),
+        info=_info(config, run_dir, plan.num_rounds),
         config_sha256=rundir.config_sha256(config),
         algorithm=config["algorithm"]["name"],
         plan=plan,
@@ -237,6 +236,14 @@ def _loggers(cfg: DictConfig) -> "list[RoundLogger]":
 
     chosen = hydra.utils.instantiate(cfg.logger, _convert_="all") or {}
     return list(({"csv": CsvLogger(), "console": ConsoleLogger()} | chosen).values())
+
+
+def _info(config: dict[str, Any], run_dir: Path, num_rounds: int) -> "RunInfo":
+    """Say what loggers are told of a run."""
+    from fedfeat.loggers.base import RunInfo
+
+    told = rundir.without_passwords(config)
+    return RunInfo(run_dir, config["name"], config["group"], told, num_rounds, words=_words(config))
 
 
 def _words(config: dict[str, Any]) -> "RunWords":

@@ -16,6 +16,7 @@ from fedfeat.commands.reopen import add_trust, one_sentence, readable_runs
 from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.arguments import check_targets
 from fedfeat.config.command_line import Parser
+from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.text import markdown_table
 
@@ -88,6 +89,10 @@ def write(found: Sequence["Inspection"], out: Path, asked: "Asked | None" = None
         asked: What was asked for, for the record.
     """
     import pandas as pd
+
+    if other := next((one for one in found if one.class_names != found[0].class_names), None):
+        rule = "have the same classes, whose colours they share"
+        raise ConfigError.rule("DIR", rule, f"{found[0].name} and {other.name} with others")
 
     from fedfeat.commands.neuron_files import write_neurons
     from fedfeat.features.diagnostics import server_alone

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fedfeat.commands.client_models import become_server, client_modules, holds_own_models
 from fedfeat.commands.look import MOST_MODELS, Asked, Look, Pictures
 from fedfeat.commands.reopen import read_config, reopen
+from fedfeat.errors import UserError
 from fedfeat.features.diagnostics import Alignment, AlignmentProbe, align, short_names
 from fedfeat.features.preference import Preferences, total_variance
 from fedfeat.models.grouped import GroupedNetwork
@@ -98,6 +99,10 @@ def inspect(
     if kind in ("refit", "kept"):
         alignment = _clients(experiment, checkpoint, look, refit)
     server = look.models.get(SERVER)
+    if server and len(server.layers) < 2:
+        raise UserError(
+            f"model must have a hidden layer to look at, but that of {run_dir} is all last layer."
+        )
     network = experiment.executor.worker.module.model
     return Inspection(
         name=experiment.info.name,

@@ -14,7 +14,7 @@ from fedfeat.evidence.claims import MIN_SEEDS
 from fedfeat.evidence.comparison import Pair, Rank, complete, pairs, ranks, smallest_p
 from fedfeat.evidence.intervals import LEVEL
 from fedfeat.runs.labels import Naming, Setting
-from fedfeat.runs.quantities import Metric, meant, more_is_better
+from fedfeat.runs.quantities import Metric, is_target, meant, more_is_better
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,6 +120,7 @@ def compare(
     notes = [
         *_of_quantities(settings, chosen(metric, numbers)),
         *_of_pairs(found, table, other),
+        *_of_never(table),
         *_of_ranks(ranked, len(means), len(table), other),
     ]
     shown = metric.heading({*chosen(metric, numbers).values()})
@@ -142,7 +143,11 @@ def _by_problem(
     table = dict[str, dict[str, dict[int, float]]]()
     for label, name in picked.items():
         measured = zip(settings[label].runs, numbers[label], strict=True)
-        values = {run.summary["seed"]: found[name] for run, found in measured if name in found}
+        values = {
+            run.summary["seed"]: found.get(name, math.inf)
+            for run, found in measured
+            if name in found or is_target(name, run)
+        }
         table.setdefault(problems[label], {})[names[label]] = values
     return table
 
@@ -154,6 +159,14 @@ def _of_quantities(settings: Mapping[str, Setting], picked: Mapping[str, str]) -
         by[name][settings[label].words["algorithm"]] = None
     parts = [f"{name} of {', '.join(methods)}" for name, methods in by.items()]
     return [f"Not all are compared by the same quantity: {'; '.join(parts)}."] if len(by) > 1 else []
+
+
+def _of_never(table: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[str]:
+    """Say which methods never came to their target in some of their runs."""
+    numbers = [(method, values.values()) for found in table.values() for method, values in found.items()]
+    lost = [(method, [*values].count(math.inf), len(values)) for method, values in numbers]
+    texts = [f"{method} in {never} of {count} runs" for method, never, count in lost if never]
+    return [f"Infinite where a run never came there: {'; '.join(texts)}."] if texts else []
 
 
 def _of_pairs(found: Sequence[Pair], table: Mapping[str, Mapping[str, object]], against: str) -> list[str]:

@@ -8,6 +8,8 @@ from fedfeat.errors import ConfigError
 AUTO = "auto"
 _OWN = ("personal", "local_pre_agg", "final_all")
 _OVER_CLIENTS = tuple(f"acc_{ending}" for ending in ("mean", "weighted", "std", "worst", "p10"))
+_SERVERS, _FURTHER = ("val", "global"), ("_acc", "_loss")
+"""Families in which a server half may have metrics of further models, such as ``global/cohort_mean_acc``."""
 # Of other families, not all names are known before the run.
 _NAMES = {
     "val": ("acc", "loss"),
@@ -30,7 +32,7 @@ def check_objective(config: Mapping[str, Any]) -> None:
     name = config["objective"]
     family, _, rest = name.partition("/")
     known = _NAMES.get(family, ())
-    if known and rest not in known:
+    if known and rest not in known and not (family in _SERVERS and rest.endswith(_FURTHER)):
         raise ConfigError.rule("objective", f"be {AUTO} or one of {_names(family, known)}", name)
     for needed in (family, rest.partition("_")[0]):
         section, key, value = _MEASURED.get(needed, ("", "", ""))
@@ -55,7 +57,7 @@ def validated_by(metrics: Container[str], target_metric: str | None = None) -> s
     otherwise the server's model decides, and without it the clients' own.
     """
     family, _, target = (target_metric or "").partition("/")
-    asked = f"{family}/val_{target}" if family in _OWN else f"val/{target}"
+    asked = f"{family}/val_{target.removeprefix('val_')}" if family in _OWN else f"val/{target}"
     names = (asked, "val/acc", "personal/val_acc_weighted")
     return next((name for name in names if name in metrics), None)
 

@@ -12,7 +12,7 @@ from fedfeat.evidence.intervals import Needed
 from fedfeat.evidence.stored import has_diverged, is_finished, seconds
 from fedfeat.evidence.tuning import chosen_point, point_scores
 from fedfeat.runs.finished import Run, read_run
-from fedfeat.runs.quantities import COSTS, measured_numbers
+from fedfeat.runs.quantities import COSTS, is_target, measured_numbers
 
 
 class Archive:
@@ -65,7 +65,7 @@ class Archive:
             numbers = measured_numbers(run, [quantity])
             if quantity in numbers:
                 found[seed] = numbers[quantity]
-            elif _is_target(quantity, run):
+            elif is_target(quantity, run):
                 found[seed] = math.inf
         return found
 
@@ -76,7 +76,7 @@ class Archive:
         """
         found = self.values(studies, setting, arm, quantity)
         for seed, run in self._every(studies, setting, arm):
-            if _is_target(quantity, run):
+            if is_target(quantity, run):
                 before, last = run.metrics[COSTS[quantity.rpartition("/")[2]]].to_numpy(float)[-2:]
                 step, never = float(last - before), found[seed] == math.inf
                 found[seed] = Needed(last + step if never else found[seed], step, never)
@@ -110,12 +110,6 @@ class Archive:
     @cached_property
     def _known(self) -> dict[Cell, Run]:
         return {}
-
-
-def _is_target(quantity: str, run: Run) -> bool:
-    """Whether a quantity is what reaching one of a run's own targets took."""
-    kind, _, rest = quantity.partition("/")
-    return kind == "to_target" and rest.partition("/")[0] in (run.summary.get("to_target") or {})
 
 
 def _rate(words: Sequence[str]) -> float | None:

@@ -33,7 +33,8 @@ class Interval(NamedTuple):
 
     Attributes:
         mean: Mean over seeds.
-        low: Lower end; -inf of one seed, the smallest number where one is infinite (of a run that never came there).
+        low: Lower end; NaN where a number is, -inf of one seed, the smallest number where one is infinite (a run that
+            never came there).
         high: Upper end; inf of one seed, the largest number where one is infinite.
         num_seeds: How many there are.
     """
@@ -59,6 +60,8 @@ def mean_interval(values: Sequence[float], least_variance: float = 0.0) -> Inter
     if not values:
         raise ValueError("an interval needs at least one value")
     number, mean = len(values), sum(values) / len(values)
+    if math.isnan(mean):
+        return Interval(mean, mean, mean, number)
     if not math.isfinite(mean):
         return Interval(mean, min(values), max(values), number)
     if number == 1:

@@ -78,7 +78,7 @@ class Alignment(NamedTuple):
 
 
 def align(preferences: dict[int, Preferences], pref_neg: PrefNeg = "clamp") -> Alignment | None:
-    """Compare the clients' hidden layers neuron by neuron; None with fewer than two clients.
+    """Compare the clients' hidden layers neuron by neuron; None with fewer than two clients or without such layers.
 
     ``align/agreement`` is the share of client pairs with the same primary class, the mean over all hidden neurons;
     ``align/distance`` Fed2's Eq. 10 summed over layers; both also per layer, as is total variance
@@ -93,6 +93,8 @@ def align(preferences: dict[int, Preferences], pref_neg: PrefNeg = "clamp") -> A
         return None
     found = list(preferences.values())
     layers = short_names(found[0].layers)[:-1]
+    if not layers:
+        return None
     metrics: dict[str, float] = {}
     primaries, shares, finite = [], [], []
     for i, layer in enumerate(layers):

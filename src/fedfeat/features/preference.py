@@ -136,13 +136,13 @@ def primary_classes(p: Tensor) -> Tensor:
     """Give each neuron's class of largest preference (Psi-Net section 3.1), int64 (neurons,).
 
     Where the largest is exactly 0 there is none: such a neuron is dead, or works against the classes of its group
-    and cannot reach the others. It gets ``NO_CLASS``, not the first of the zeros.
+    and cannot reach the others. It gets ``NO_CLASS``, not the first of the zeros; so does one with a NaN.
 
     Args:
         p: Raw vectors (neurons, classes).
     """
     largest, classes = p.max(dim=1)
-    return classes.masked_fill(largest == 0, NO_CLASS)
+    return classes.masked_fill((largest == 0) | largest.isnan(), NO_CLASS)
 
 
 def total_variance(p: Tensor, pref_neg: PrefNeg = "clamp") -> float:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OVER = {"over_bytes": "comm/total_bytes", "over_examples": "compute/examples"}
 """Sections of charts whose x-axis is not the round."""
 _PROVENANCE = ("config_sha256", "weights_sha256", "git_commit", "versions")
-_MODEL_FILES = ("config.yaml", "data.json", "summary.json", "metrics.csv")
+_MODEL_FILES = ("config.yaml", "data.json", "structure.json", "weights.json", "summary.json", "metrics.csv")
 
 
 class Wandb(LightningLogger):

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ _NEUTRAL_WITHIN = {
 _UNSET = {"model": ("weights", "fresh", "freeze", "cached"), "pool": ("cyclic", "weights", "fresh", "freeze")}
 FAILURE = "failure.txt"
 """File with the sentence of a run's last error, until it goes on."""
+_PASSWORD = re.compile(r"://[^/@\s]+:[^/@\s]*@")
 _PACKAGES = ("fedfeat", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
 
 
@@ -168,12 +170,21 @@ def _open_lock(path: Path) -> IO[bytes]:
 
 
 def write_config(run_dir: Path, config_yaml: str, hydra_files: Mapping[str, str]) -> None:
-    """Write config.yaml and .hydra/ (once: a resumed run keeps what it began with)."""
+    """Write config.yaml and .hydra/ (once: a resumed run keeps what it began with), without passwords in addresses."""
     if not (run_dir / "config.yaml").exists():
         (run_dir / ".hydra").mkdir(exist_ok=True)
         for name, text in hydra_files.items():
-            atomic_write_text(run_dir / ".hydra" / name, text)
-        atomic_write_text(run_dir / "config.yaml", config_yaml)
+            atomic_write_text(run_dir / ".hydra" / name, without_passwords(text))
+        atomic_write_text(run_dir / "config.yaml", without_passwords(config_yaml))
+
+
+def without_passwords(node: Any) -> Any:
+    """Give a text, or what is made of texts as JSON is, without user and password in addresses."""
+    if isinstance(node, Mapping):
+        return {key: without_passwords(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [without_passwords(value) for value in node]
+    return _PASSWORD.sub("://***@", node) if isinstance(node, str) else node
 
 
 def versions() -> dict[str, str]:

@@ -114,6 +114,12 @@ def share_of_best(run: Run, share: float) -> dict[str, float]:
     return {cost: float(run.metrics[column].iloc[at]) for cost, column in columns.items()}
 
 
+def is_target(quantity: str, run: Run) -> bool:
+    """Whether a quantity is what reaching one of a run's own targets took."""
+    kind, _, rest = quantity.partition("/")
+    return kind == "to_target" and rest.partition("/")[0] in (run.summary.get("to_target") or {})
+
+
 def more_is_better(name: str) -> bool:
     """Whether a method is better by more of a quantity: not by losses, distances, spreads and what something costs."""
     return not _LESS.search(name.rpartition("/")[2])

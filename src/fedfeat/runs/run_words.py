@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,8 @@ class RunWords:
         kind: ``run``, ``sweep`` or ``debug``.
         tags: Folder of its preset (the paper), the preset, arm, scale.
         facts: What a person filters by: ``method``, ``data``, ``partition``, ``model``, ``groups``, ``depth`` and so
-            on; ``setting`` is the label without the seed, and ``published`` what a paper has for it, by metric.
+            on; ``setting`` is what all seeds of one experiment have in common: the label without the seed, the network
+            and the preset; and ``published`` what a paper has for it, by metric.
     """
 
     label: str | None = None
@@ -74,7 +76,7 @@ def words_of(
     """
     facts = _facts(config, choices)
     first = [str(facts[key]) for key in ("method", "data", "partition") if facts.get(key)]
-    given = [word for word in overrides if _tells(key_of(word))]
+    given = [word for word in overrides if _tells(word)]
     keys = sorted(given, key=lambda word: (key_of(word) not in swept, word))
     setting = [*first, *(word.lstrip("+~") for word in keys)]
     by_hand = any(key_of(word) == "name" for word in overrides)
@@ -82,7 +84,8 @@ def words_of(
     option = {group: choices.get(group) for group in ("experiment", "arm", "scale", "debug", "sweep")}
     kind = "debug" if option["debug"] else "sweep" if swept or option["sweep"] else "run"
     published = published_numbers(config)
-    facts |= {"setting": _joined(setting), "preset": option["experiment"]}
+    told = [str(value) for value in (facts.get("model"), option["experiment"]) if value]
+    facts |= {"setting": _joined([*first, *told, *setting[len(first) :]]), "preset": option["experiment"]}
     facts |= {"published": published} if published else {}
     known = {key: value for key, value in facts.items() if value is not None}
     return RunWords(label[:LONGEST_NAME], kind, _tags(option), known)
@@ -127,15 +130,20 @@ def _class_name(config: Mapping[str, Any], section: str) -> str | None:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower() or None
 
 
-def _tells(key: str) -> bool:
+def _tells(word: str) -> bool:
+    """Whether a word says more than the first words of a name do; a list of arms is more than its method."""
+    key = key_of(word)
+    if key == "arm":
+        return "," in word
     return key.partition("@")[0] not in _TOLD and fixes_numbers(key)
 
 
 def _joined(parts: Sequence[str], *last: str) -> str:
-    """Join parts; where that is too long, leave out those before ``last``, from the end."""
+    """Join parts; where that is too long, digits of a digest stand for those before ``last``, from the end."""
     kept, more = list(parts), list[str]()
+    digest = hashlib.sha256(", ".join(parts).encode()).hexdigest()[:8]
     while len(text := ", ".join([*kept, *more, *last])) > LONGEST_NAME and len(kept) > 1:
-        kept, more = kept[:-1], ["..."]
+        kept, more = kept[:-1], [f"... {digest}"]
     return text
 
 

@@ -134,3 +134,13 @@ def test_different_quantities_are_named(tmp_path):
         "Not all are compared by the same quantity: global/acc of fedavg; personal/acc_mean of local."
     )
     assert found.pair_lines()["less fedavg"].tolist() == ["+0.2"]
+
+
+def test_who_never_came_to_a_target_is_behind_and_a_note_says_so(tmp_path):
+    for seed, (fedavg, fed2) in enumerate([(3, 4), (None, 2), (None, 2), (None, 2)]):
+        make_run(tmp_path / f"fedavg-{seed}", seed, "fedavg", reached=fedavg)
+        make_run(tmp_path / f"fed2-{seed}", seed, "fed2", reached=fed2)
+    found = gather(find_runs([tmp_path])[0], ("to_target/0.3/rounds",)).compared
+    (line,) = found.pair_lines().to_dict("records")
+    assert (line["less fedavg"], line["better in"]) == ("-inf", "3 of 4 seeds")
+    assert "Infinite where a run never came there: fedavg in 3 of 4 runs." in found.notes

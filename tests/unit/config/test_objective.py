@@ -28,6 +28,7 @@ def test_where_the_clients_own_models_are_the_target_their_validation_accuracy_d
     assert objective_of(both, "auto", "global/client_acc_mean") == ("val/acc", 0.4)
     assert objective_of(both, "auto", "personal/acc_weighted") == ("personal/val_acc_weighted", 0.3)
     assert objective_of(both, "auto", "personal/acc_mean") == ("personal/val_acc_mean", 0.2)
+    assert objective_of(both, "auto", "personal/val_acc_mean") == ("personal/val_acc_mean", 0.2)
     assert objective_of(both, "auto", "local_pre_agg/acc_mean") == ("val/acc", 0.4)
     assert objective_of({"personal/val_acc_weighted": 0.3}, "auto") == ("personal/val_acc_weighted", 0.3)
     cohort = both | {"val/cohort_mean_acc": 0.1}
@@ -86,3 +87,11 @@ def test_what_may_come_is_accepted():
     check_objective(config("personal/val_acc_p10", 0.1))
     check_objective(config("final_all/acc_mean", final_epochs=1))
     check_objective(config("local_pre_agg/acc_p10", evaluate_local=True))
+
+
+@pytest.mark.parametrize("name", ["val/cohort_mean_acc", "global/cohort_mean_loss", "global/A1_acc"])
+def test_metrics_of_further_models_are_taken(name):
+    check_objective({"objective": name, "partition": {"val_fraction": 0.2}})
+    for wrong in (f"{name}c", name.replace("/", "/acc/") + "x", f"personal/{name.rpartition('/')[2]}"):
+        with pytest.raises(ConfigError, match="objective must be auto or one of"):
+            check_objective({"objective": wrong, "partition": {"val_fraction": 0.2}})

@@ -80,3 +80,10 @@ def test_what_differs_by_more_than_steps_keeps_its_own_interval():
         {0: Needed(10.0, 2.0), 1: Needed(30.0, 2.0), 2: Needed(20.0, 2.0)}, {0: 50.0, 1: 60.0, 2: 90.0}
     )
     assert stepped == plain
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_number_that_is_none_leaves_no_interval(lost):
+    found = difference({0: 0.3, 1: 0.4, 2: 0.5} | {lost: math.nan}, {0: 0.2, 1: 0.2, 2: 0.3})
+    assert all(map(math.isnan, found[:3]))
+    assert found.num_seeds == 3

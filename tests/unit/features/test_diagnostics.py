@@ -37,6 +37,11 @@ THREE = {
 }
 
 
+def test_without_hidden_layers_there_is_nothing_to_compare():
+    one = Preferences(("head",), (torch.eye(2),), (torch.ones(2, dtype=torch.bool),))
+    assert align({0: one, 1: one}) is None
+
+
 def test_three_clients_by_hand():
     """Of conv's first neuron 1 pair of 3 agrees, of its second the one pair that has a class; fc1 agrees."""
     found = align(THREE)

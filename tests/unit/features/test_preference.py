@@ -411,6 +411,7 @@ def test_primary_class_is_the_largest_if_it_is_not_zero():
     """The last two: a dead neuron, and one of a group that holds class 1 alone and works against it."""
     p = torch.tensor([[1.0, 3.0, 2.0], [-3.0, -2.0, -1.0], [0.0, 0.0, 0.0], [0.0, -2.0, 0.0]])
     assert primary_classes(p).tolist() == [1, 2, NO_CLASS, NO_CLASS]
+    assert primary_classes(torch.full((2, 3), float("nan"))).tolist() == [NO_CLASS, NO_CLASS]
 
 
 def test_total_variance_by_hand():

@@ -1,5 +1,7 @@
 """What runs are called, tagged and filtered by."""
 
+import re
+
 import pytest
 
 from fedfeat.commands.python import composed
@@ -46,7 +48,33 @@ def test_a_long_name_keeps_its_seed_and_what_was_swept():
     words = described("data=synthetic", *given, *more, "optimizer.lr=0.7", swept=("optimizer.lr",))
     assert len(words.label) <= LONGEST_NAME
     assert words.label.startswith("fed2, synthetic, n_classes, optimizer.lr=0.7, ")
-    assert words.label.endswith(", ..., seed=0")
+    assert re.search(r", \.\.\. [0-9a-f]{8}, seed=0$", words.label)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["experiment=fed2/t1_vgg9", "arm=fedavg"], ["experiment=fed2/t1_mbnet", "arm=fedavg"]),
+        (
+            ["experiment=fed2/fig7_depth_c10", "arm=[fed2,depth_2]"],
+            ["experiment=fed2/fig7_depth_c10", "arm=[fed2,depth_13]"],
+        ),
+        (
+            [*(long := ("federation.batch_size=64", "federation.num_rounds=300", "federation.local_epochs=3",
+                "optimizer.weight_decay=0.0005")), "structure.depth=4"],
+            [*long, "structure.depth=6"],
+        ),
+    ],
+    ids=["network", "list of arms", "cut off"],
+)  # fmt: skip
+def test_a_setting_is_what_seeds_alone_share(one, other):
+    settings = [
+        described(*words, f"seed={seed}").facts["setting"] for words in (one, other) for seed in (0, 1)
+    ]
+    assert settings[0] == settings[1]
+    assert settings[2] == settings[3]
+    assert settings[0] != settings[2]
+    assert max(map(len, settings)) <= LONGEST_NAME
 
 
 def test_kinds_and_tags():
@@ -75,7 +103,10 @@ def test_facts_are_flat_but_for_what_was_published():
         "preset": "fed2/t1_vgg9",
     }
     assert facts["published"] == {"global/acc": 0.88}
-    assert facts["setting"] == "fed2, cifar10, n_classes, structure.depth=3, structure.groups=5"
+    assert (
+        facts["setting"]
+        == "fed2, cifar10, n_classes, vgg9, fed2/t1_vgg9, structure.depth=3, structure.groups=5"
+    )
     assert {*facts, "cohort_size"} == {*FACTS, "published"}
     assert described().facts["groups"] == "one per class"
     assert not {"groups", "depth", "preset", "published"} & set(described("algorithm=fedavg").facts)
