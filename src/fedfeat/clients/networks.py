@@ -55,7 +55,9 @@ class TrimmedNetworks:
         whole = build(None)
         assert isinstance(whole, GroupedNetwork)
         self._whole = whole
-        self._keys = [kept_sets(whole.class_sets, counts) for counts in class_counts.tolist()]
+        # Who has no examples trains nothing, and has the whole network like whoever joins later.
+        sets = whole.class_sets
+        self._keys = [kept_sets(sets, counts) or sets for counts in class_counts.tolist()]
 
     def key(self, client_id: int, round_idx: int = 0) -> ClassSets | None:
         """Give the class sets of a client's groups; None if it has all of them."""

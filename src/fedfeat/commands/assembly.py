@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from fedfeat.commands.slow_imports import import_slow
@@ -24,10 +23,9 @@ if TYPE_CHECKING:
     from fedfeat.clients.worker import Worker
     from fedfeat.data.federated import FederatedData
     from fedfeat.executors.base import Executor
-    from fedfeat.loggers.base import RoundLogger, RunInfo
+    from fedfeat.loggers.base import RoundLogger
     from fedfeat.rounds.experiment import Experiment
     from fedfeat.rounds.plan import Plan
-    from fedfeat.runs.run_words import RunWords
     from fedfeat.server import Server
 
 _log = logging.getLogger("fedfeat")
@@ -164,6 +162,7 @@ def _experiment(
     run_dir: Path,
     parts: "tuple[Plan, Server, Executor, FederatedData]",
 ) -> "Experiment":
+    from fedfeat.commands.run_info import run_info
     from fedfeat.rounds.experiment import Experiment
     from fedfeat.runs.checkpoint import CheckpointFolder, trusted_packages
     from fedfeat.runs.client_store import ClientStore
@@ -173,7 +172,7 @@ def _experiment(
     budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
     (plan, server, executor, data), trusted = parts, trusted_packages(config)
     return Experiment(
-        info=_info(config, run_dir, plan.num_rounds),
+        info=run_info(config, run_dir, plan.num_rounds),
         config_sha256=rundir.config_sha256(config),
         algorithm=config["algorithm"]["name"],
         plan=plan,
@@ -236,20 +235,3 @@ def _loggers(cfg: DictConfig) -> "list[RoundLogger]":
 
     chosen = hydra.utils.instantiate(cfg.logger, _convert_="all") or {}
     return list(({"csv": CsvLogger(), "console": ConsoleLogger()} | chosen).values())
-
-
-def _info(config: dict[str, Any], run_dir: Path, num_rounds: int) -> "RunInfo":
-    """Say what loggers are told of a run."""
-    from fedfeat.loggers.base import RunInfo
-
-    told = rundir.without_passwords(config)
-    return RunInfo(run_dir, config["name"], config["group"], told, num_rounds, words=_words(config))
-
-
-def _words(config: dict[str, Any]) -> "RunWords":
-    from fedfeat.runs.run_words import words_of
-
-    if not HydraConfig.initialized():
-        return words_of(config, {}, (), ())
-    job = HydraConfig.get()
-    return words_of(config, job.runtime.choices, job.overrides.task, job.callbacks["swept"]["keys"])

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from fedfeat.errors import ConfigError
+from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.network import NORMS, Network
 
 _SHOWN = 12
@@ -70,8 +71,9 @@ def mixes_examples(module: nn.Module) -> bool:
 
 
 def _moving(model: nn.Module) -> Iterator[nn.Module]:
-    """Go through the modules that are not frozen."""
-    frozen = _frozen(model)
+    """Go through the modules that are not frozen, nor in a copy that never trains."""
+    copies = [part for part in model.modules() if isinstance(part, FrozenCopy)]
+    frozen = _frozen(model) | {part for copy in copies for part in copy.modules()}
     return (part for part in model.modules() if part not in frozen)
 
 

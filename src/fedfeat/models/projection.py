@@ -18,12 +18,15 @@ def project(network: Network, width: int) -> None:
         width: Outputs of the projection.
 
     Raises:
-        ConfigError: The network has groups, which would meet in the projection.
+        ConfigError: The network has groups, which would meet in the projection, or its last layer is frozen.
     """
     if isinstance(network, GroupedNetwork):
         rule = "be null for a network with groups, which would meet in the projection"
         raise ConfigError.rule("algorithm.client.projection", rule, width)
     last = network.last_layer
+    if last in network.frozen:
+        rule = "leave the last layer to train beside algorithm.client.projection, which draws a new one"
+        raise ConfigError.rule("model.freeze", rule, network.last_layer_name)
     before = last.in_features
     into, out = nn.Linear(before, before), nn.Linear(before, width)
     path, _, name = network.last_layer_name.rpartition(".")

@@ -186,7 +186,7 @@ def _is_alike(module: nn.Module) -> bool:
     if any(parameter.numel() > 1 for parameter in module.parameters()):
         return False
     if isinstance(module, nn.Flatten):
-        return module.start_dim == 1
+        return (module.start_dim, module.end_dim) == (1, -1)
     if isinstance(module, _ALIKE_LAYERS):
         return True
     from torchvision.ops import StochasticDepth  # slow to import, so not for the usual layers
@@ -224,10 +224,13 @@ def _keeps_channels(name: str, node: fx.Node) -> bool:
     where: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get(argument)
     places = list(where) if isinstance(where, Sequence) else [where]
     if name == "flatten":
-        return places == [1]
+        end = node.args[2] if len(node.args) > 2 else node.kwargs.get("end_dim", -1)
+        return (places, end) == ([1], -1)
     if name == "getitem":  # x[:, :, None, None]
         return places[:2] == [slice(None)] * 2 and set(places[2:]) == {None}
-    return set(places) <= ({2, 3, -1, -2} if name == "mean" else {2, 3, -1})
+    if name == "mean":  # -1 alone is the channels of a vector
+        return set(places) <= {2, 3} or set(places) == {-1, -2}
+    return set(places) <= {2, 3, -1}
 
 
 def _target(node: fx.Node) -> str:

@@ -73,9 +73,15 @@ def take_weights(
     found = stored.params
     if not found.keys() & own.keys():
         found = {network.published.get(name, name): tensor for name, tensor in found.items()}
-    left_out = selected(network, fresh, fresh_key) | _other_classes(network, found, own, stored.path)
+    asked = selected(network, fresh, fresh_key)
+    left_out = asked | _other_classes(network, found, own, stored.path)
+    # A file may have more of a layer than the network, such as statistics where it has another norm.
+    layers = {key.rpartition(".")[0] for key in asked}
+    theirs = {
+        key: t for key, t in found.items() if key not in left_out and key.rpartition(".")[0] not in layers
+    }
     wanted = {key: tensor for key, tensor in own.items() if key not in left_out}
-    differing = _differing(wanted, {key: tensor for key, tensor in found.items() if key not in left_out})
+    differing = _differing(wanted, theirs)
     if differing:
         raise ConfigError(
             f"{stored.key} must hold the tensors of the network by name and shape, but {stored.path} "

@@ -83,7 +83,7 @@ def run_rounds(
         found = loop.evaluate(progress.state, 0, tally)
         tally.spent("total", time.perf_counter() - start)
         progress = progress._replace(counters=tally.counters)
-        metrics = {**tally.counters, **found.metrics}
+        metrics = tally.counters | found.metrics
         yield progress, RoundRecord(0, (), metrics, True, found.rows, observed=found.observed)
     while progress.round_idx < plan.num_rounds:
         progress, record = loop.one_round(progress)
@@ -117,8 +117,7 @@ class _Loop:
         for _ in updates:  # everyone trains, whatever the server half makes of it
             pass
         tally.computed(self.meter.drained())
-        fitting = tally.counters["time/fit_s"] - before
-        tally.spent("aggregate", time.perf_counter() - start - fitting)
+        tally.spent("aggregate", time.perf_counter() - start - tally.counters["time/fit_s"] + before)
         metrics = turn_metrics(tally.turns) | {"clients/failed": float(len(cohort) - len(tally.turns))}
         evaluated = plan.evaluates(round_idx + 1)
         # The evaluation's own time is part of the total, so the clock is read after it.

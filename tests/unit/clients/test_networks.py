@@ -222,3 +222,11 @@ def test_without_trimming_everyone_runs_the_servers_network():
         assert isinstance(networks, OneNetwork)
         assert [networks.key(client_id) for client_id in range(4)] == [None] * 4
         assert isinstance(networks.build(), GroupedNetwork) == (not options)
+
+
+@pytest.mark.parametrize("boundary", ["slice", "dense"])
+def test_a_client_without_examples_has_the_whole_network(boundary):
+    counts = np.concatenate([COUNTS, np.zeros((1, 10), dtype=np.int64)])
+    networks, _ = trimmed(digits_cnn, (1, 8, 8), counts, boundary=boundary)
+    assert networks.key(4) is None
+    assert networks.build(networks.key(4))(torch.ones(1, 1, 8, 8)).isfinite().all()

@@ -12,6 +12,7 @@ from fedfeat.models.cnn import digits_cnn
 from fedfeat.models.common_head import with_common_head
 from fedfeat.models.flops import training_flops
 from fedfeat.models.freezing import freeze, has_batch_norm, mixes_examples, still_keys
+from fedfeat.models.fusion import fuse
 from fedfeat.models.lstm import sent140_lstm
 from fedfeat.models.policy import DROPPED, PERSONAL, sent_keys, tensor_policies
 from fedfeat.models.redraw import drawn_again
@@ -177,3 +178,11 @@ def test_something_has_to_train():
         network("body", "last")
     with pytest.raises(ConfigError, match="must name parts of the network"):
         network("norm", norm="none")
+
+
+def test_batch_norm_in_a_copy_that_never_trains_mixes_nothing():
+    network = digits_cnn((1, 8, 8), 10, norm="bn")
+    freeze(network, ["norm"], "model.freeze")
+    fuse(network, "multi")
+    assert not has_batch_norm(network)
+    assert not mixes_examples(network)

@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.cnn import mnist_cnn
+from fedfeat.models.freezing import freeze
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.mlp import mlp
 from fedfeat.models.projection import project
@@ -81,3 +82,12 @@ def test_what_is_not_trained_stays():
     network.encoder.fc1.requires_grad_(False)
     found, own = drawn_again(network, 7), network.state_dict()
     assert {key for key in own if torch.equal(found[key], own[key])} == {key for key in own if "fc1" in key}
+
+
+def test_a_frozen_last_layer_is_not_replaced_by_one_that_trains():
+    network = mlp((4,), 3, hidden=[5])
+    freeze(network, ["last"], "model.freeze")
+    with pytest.raises(
+        ConfigError, match=r"model\.freeze must leave the last layer to train beside .*projection"
+    ):
+        project(network, 7)

@@ -157,6 +157,8 @@ def ending_with(layer):
         *(nn.LogSoftmax(dim=1), nn.Softmin(dim=1), nn.Softmax(dim=1), nn.CircularPad1d(0)),
         Own(lambda x: functional.normalize(x, dim=1)),
         Own(lambda x: x - x.mean(1, keepdim=True)),
+        Own(lambda x: x - x.mean(-1, keepdim=True)),
+        Own(lambda x: x - x.mean((-2,), keepdim=True)),
         Own(lambda x: x if x.sum() > 0 else -x),
         nn.Sequential(nn.ReLU(), Own(lambda x: functional.normalize(x, dim=1))),
     ],

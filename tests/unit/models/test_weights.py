@@ -165,3 +165,13 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         ConfigError, match=r"model\.weights must name a file of safetensors that can be read \(.*eader"
     ):
         StoredWeights.read("model.weights", str(path))
+
+
+def test_a_fresh_norm_may_be_of_another_kind_than_the_files(tmp_path):
+    network = digits_cnn((1, 8, 8), 10, width=4, norm="gn")
+    before, found = loaded(tmp_path, cnn(0).state_dict(), network, fresh=["norm"])
+    kept = same(before, found)
+    assert kept == {key for key in before if ".norm." in key}
+    assert len(kept) >= 2
+    with pytest.raises(ConfigError, match="running_mean"):
+        loaded(tmp_path, cnn(0).state_dict(), digits_cnn((1, 8, 8), 10, width=4, norm="gn"))
