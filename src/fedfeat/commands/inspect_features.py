@@ -90,15 +90,14 @@ def write(found: Sequence["Inspection"], out: Path, asked: "Asked | None" = None
     """
     import pandas as pd
 
-    if other := next((one for one in found if one.class_names != found[0].class_names), None):
-        rule = "have the same classes, whose colours they share"
-        raise ConfigError.rule("DIR", rule, f"{found[0].name} and {other.name} with others")
-
     from fedfeat.commands.neuron_files import write_neurons
     from fedfeat.features.diagnostics import server_alone
     from fedfeat.runs.feature_figures import draw_encodings
     from fedfeat.runs.figures import save_figure
 
+    if other := next((one for one in found if one.class_names != found[0].class_names), None):
+        rule = "have the same classes, whose colours they share"
+        raise ConfigError.rule("DIR", rule, f"{found[0].name} and {other.name} with others")
     paths = [out / "features.csv", out / "features.json"]
     header, *body = rows(found)
     atomic_write_text(paths[0], pd.DataFrame(body, columns=header, dtype=object).to_csv(index=False))

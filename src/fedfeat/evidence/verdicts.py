@@ -39,14 +39,14 @@ class Verdicts(Tables):
                 _measured(claim, judged),
                 judged.verdict,
             ]
-            for claim, judged in self.judged()
+            for claim, judged in self.judged
         ]
         return markdown(["claim", "published", "measured", "verdict"], rows)
 
     def claims_part(self) -> str:
         """Give the page of claims: rule and verdict of each, under their headings."""
         lines, group = list[str](), ""
-        for claim, judged in self.judged():
+        for claim, judged in self.judged:
             if claim.group != group:
                 group = claim.group
                 lines += [f"## {group}", ""]
@@ -69,7 +69,7 @@ class Verdicts(Tables):
 
     def forest_part(self, name: str) -> str:
         """Draw the intervals of all claims about differences of accuracies."""
-        figure = forest(self.judged())
+        figure = forest(self.judged)
         return "No interval is there yet.\n" if figure is None else self.picture(name, figure)
 
     def method_part(self, algorithms: str) -> str:
@@ -83,7 +83,7 @@ class Verdicts(Tables):
         rows = [row for place, run in own.items() for row in self._measured_rows(*place, run)]
         told = [
             f"- [{claim.claim}](../claims.md#{claim.id}) {judged.verdict.capitalize()}."
-            for claim, judged in self.judged()
+            for claim, judged in self.judged
             if any(study in claim.studies and arm in self._arms_of(claim) for study, _, arm in own)
         ]
         if not rows and self._ranked & {*names}:
@@ -128,8 +128,9 @@ class Verdicts(Tables):
         """The reading that is chosen; None where none is."""
         return self.claims.reading.chosen(self.archive.bounded)
 
+    @cached_property
     def judged(self) -> list[tuple[Claim, Judgement]]:
-        """Decide all claims."""
+        """All claims and what is decided of them, once for all pages."""
         values = self._with_reading()
         return [(claim, claim.judged(values)) for claim in self.claims.claims]
 
