@@ -4,6 +4,7 @@ import pytest
 from entries import SUMMARY, record, write
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data as start_of
+from tensorboard.summary.writer import event_file_writer
 
 from fedfeat.runs.run_words import headline
 
@@ -12,8 +13,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
-def events(tmp_path, picture, loggers):
+def events(tmp_path, picture, loggers, monkeypatch):
     """What a run left that was resumed after round 1."""
+    # Files of one second and process are read in the order of the text of this number: ".10" before ".9".
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     write(
         loggers("tensorboard")["tensorboard"],
         tmp_path,
