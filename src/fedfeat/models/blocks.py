@@ -2,14 +2,14 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import ConfigError
-from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear
+from fedfeat.models.draws import draw_layers, xavier
 from fedfeat.models.network import Block, Network, feature_shape
 
 Norm = Literal["none", "bn", "gn"]
@@ -139,12 +139,15 @@ def conv_net(
         hidden: Sizes of the head's hidden layers.
         dropout: Dropout after each of them.
         input_dropout: Dropout in front of the head.
-        init: `xavier_`, or the framework's ``default``.
+        init: `draws.xavier`, or the framework's ``default``.
     """
     size = math.prod(feature_shape(model, encoder, input_shape))
     head = fc_blocks(size, hidden, num_classes, dropout=dropout, input_dropout=input_dropout)
     network = Network(encoder, head, input_shape, num_classes)
-    return xavier_(network) if init == "xavier" else network
+    if init == "xavier":
+        network.draw = xavier
+        draw_layers(network, xavier)
+    return network
 
 
 def pooled_linear(width: int, num_classes: int) -> Block:
@@ -163,29 +166,3 @@ def pooled_linear(width: int, num_classes: int) -> Block:
 def named_layers(layers: Sequence[tuple[str, nn.Module | None]]) -> nn.Sequential:
     """Join the layers that are there, under their names."""
     return nn.Sequential(OrderedDict((name, layer) for name, layer in layers if layer is not None))
-
-
-def xavier_(network: Network) -> Network:
-    """Draw all weights Xavier-uniform and set all biases to 0, in place (Glorot and Bengio 2010)."""
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear | GroupedLinear):
-            xavier_layer_(module)
-    network.is_xavier = True
-    return network
-
-
-def xavier_layer_(layer: nn.Conv2d | nn.Linear | GroupedLinear) -> None:
-    """Draw a layer as `xavier_` does a network."""
-    for weight in _single_maps(layer):
-        nn.init.xavier_uniform_(weight)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-
-
-def _single_maps(module: nn.Conv2d | nn.Linear | GroupedLinear) -> Iterable[Tensor]:
-    """Give the weights of each of a layer's independent maps: xavier looks at both sides of one."""
-    if isinstance(module, GroupedLinear):
-        return module.weight
-    if isinstance(module, ClassLinear):
-        return module.weight.split(module.rows_of_groups)
-    return module.weight.chunk(module.groups) if isinstance(module, nn.Conv2d) else [module.weight]

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedfeat.models.blocks import xavier_layer_
+from fedfeat.models.draws import draw_layers
 from fedfeat.models.network import DROPOUTS, Network
 
 
@@ -33,13 +33,12 @@ def with_common_head(network: Network, width: int) -> Network:
     encoder = [(name, nn.Sequential(layers)) for name, layers in blocks]
     classifier = nn.Sequential(OrderedDict([*head, ("linear", last)]))
     made = Network(encoder, [("last", classifier)], network.input_shape, network.num_classes)
-    made.is_xavier = network.is_xavier
+    made.draw = network.draw
     return made
 
 
 def _last_layer(width: int, network: Network) -> nn.Linear:
     """Draw a last layer as the network's own has been."""
     layer = nn.Linear(width, network.num_classes)
-    if network.is_xavier:
-        xavier_layer_(layer)
+    draw_layers(layer, network.draw)
     return layer

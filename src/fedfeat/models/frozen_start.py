@@ -55,7 +55,7 @@ def cut_behind_frozen(network: Network) -> Cut:
     rest = Network(
         parts["encoder"], parts["head"], output_shape(first, network.input_shape), network.num_classes
     )
-    rest.is_xavier = network.is_xavier
+    rest.draw = network.draw
     there = set(rest.modules())
     rest.frozen = tuple(module for module in network.frozen if module in there)
     return Cut(first, rest.train())

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedfeat.config.conditions import INTEGER, Count, UnitInterval, any_of, interval, one_of
 from fedfeat.errors import ConfigError
 from fedfeat.models.adapt import Adapter, numbered_layers
-from fedfeat.models.blocks import xavier_
 from fedfeat.models.class_map import ClassMap, class_sets
+from fedfeat.models.draws import draw_layers
 from fedfeat.models.grouped_layers import ClassSets, group_rows
 from fedfeat.models.network import Block, Network
 
@@ -153,7 +153,9 @@ class GroupSeparation:
             built: Network = GroupedNetwork(encoder, head, *shape, adapter.kept, adapter.num_shared)
         else:
             built = Network(encoder, head, *shape)
-        return xavier_(built) if network.is_xavier else built
+        built.draw = network.draw
+        draw_layers(built, built.draw)
+        return built
 
     def matched(self, network: Network, sets: ClassSets) -> "GroupSeparation":
         """Replace ``width_factor=match`` by the factor, found by bisection: parameters grow with it.

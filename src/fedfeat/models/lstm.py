@@ -1,7 +1,6 @@
 """LSTM for short texts, as FedRep's public code has it for Sentiment140."""
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Literal
 
 from torch import Tensor, nn
@@ -9,6 +8,8 @@ from torch.nn import functional
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import Dropout, Size, fc_blocks, named_layers
+from fedfeat.models.draws import draw_layers, zero_bias
+from fedfeat.models.grouped_layers import GroupedLinear
 from fedfeat.models.network import Network
 from fedfeat.types import Vocabulary
 
@@ -131,8 +132,13 @@ def sent140_lstm(
         ("lstm", named_layers([("last", lstm)])),
     ]
     head = fc_blocks(hidden, (fc_width,), num_classes, dropout=(dropout,))
-    for layer in chain.from_iterable(block for _, block in head):
-        if isinstance(layer, nn.Linear):
-            nn.init.uniform_(layer.weight, -INIT_RANGE, INIT_RANGE)
-            nn.init.zeros_(layer.bias)
-    return Network(encoder, head, input_shape, num_classes)
+    network = Network(encoder, head, input_shape, num_classes)
+    network.draw = _draw
+    draw_layers(network, network.draw)
+    return network
+
+
+def _draw(layer: nn.Module) -> None:
+    if isinstance(layer, nn.Linear | GroupedLinear):
+        nn.init.uniform_(layer.weight, -INIT_RANGE, INIT_RANGE)
+        zero_bias(layer)

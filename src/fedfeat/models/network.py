@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedfeat.errors import ConfigError
+from fedfeat.models.draws import Draw
 from fedfeat.types import Vocabulary
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
@@ -46,14 +47,14 @@ class Network(nn.Module):
         num_classes: Width of the logits.
 
     Attributes:
-        is_xavier: Whether the weights were drawn by `blocks.xavier_`.
+        draw: How its builder draws the initial weights of a layer; None where all of them are the framework's.
         published: Names of its tensors in the library that it was taken from, with those that they have here.
         frozen: Modules that neither train nor leave eval mode (`freezing.freeze`).
         fusion: What `fusion.fuse` puts between encoder and head, or None.
         rate: Share of the channels that it has, where clients' networks are of several widths (`models.widths`).
     """
 
-    is_xavier = False
+    draw: Draw | None = None
     published: Mapping[str, str] = MappingProxyType({})
     frozen: tuple[nn.Module, ...] = ()
     rate: float | None = None

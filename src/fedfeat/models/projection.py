@@ -5,7 +5,7 @@ from collections import OrderedDict
 from torch import nn
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.blocks import xavier_layer_
+from fedfeat.models.draws import draw_layers
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network
 
@@ -33,8 +33,8 @@ def project(network: Network, width: int) -> None:
     block = network.get_submodule(path)
     children = [child for child in block.named_children() if child[0] != name]
     classifier = nn.Linear(width, last.out_features, bias=last.bias is not None)
-    for layer in (into, out, classifier) if network.is_xavier else ():
-        xavier_layer_(layer)
+    for layer in (into, out, classifier):
+        draw_layers(layer, network.draw)
     projection = nn.Sequential(OrderedDict([("in", into), ("relu", nn.ReLU()), ("out", out)]))
     whole = [*children, ("projection", projection), (name, classifier)]
     setattr(network.head, path.removeprefix("head."), nn.Sequential(OrderedDict(whole)))

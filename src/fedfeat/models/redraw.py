@@ -6,7 +6,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from fedfeat.models.blocks import xavier_
+from fedfeat.models.draws import draw_layers
 from fedfeat.models.network import Network
 from fedfeat.params import snapshot
 
@@ -26,6 +26,6 @@ def drawn_again(network: nn.Module, seed: int) -> dict[str, Tensor]:
             reset: Callable[[], None] | None = getattr(layer, "reset_parameters", None)
             if reset and any(parameter.requires_grad for parameter in layer.parameters(recurse=False)):
                 reset()
-        if isinstance(model, Network) and model.is_xavier:
-            xavier_(model)
+        if isinstance(model, Network):
+            draw_layers(model, model.draw)
     return snapshot(model)

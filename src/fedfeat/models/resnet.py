@@ -11,6 +11,7 @@ from torch import nn
 from fedfeat.config.conditions import Condition
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import NORM_GROUPS, Size, image_channels, make_norm, named_layers, pooled_linear
+from fedfeat.models.draws import he_fan_in
 from fedfeat.models.network import Block, Network
 
 _BLOCK_LAYERS = 2
@@ -57,7 +58,9 @@ def resnet_cifar(
             encoder.append((f"stage{stage}_{i}", named_layers([("residual", residual)])))
             n_in = n_out
         n_out *= 2
-    return Network(encoder, [pooled_linear(n_in, num_classes)], input_shape, num_classes)
+    network = Network(encoder, [pooled_linear(n_in, num_classes)], input_shape, num_classes)
+    network.draw = he_fan_in  # as the authors have it for these networks
+    return network
 
 
 def _residual(n_in: int, n_out: int, stride: int, make: partial[nn.Module | None]) -> nn.Module:
@@ -67,17 +70,12 @@ def _residual(n_in: int, n_out: int, stride: int, make: partial[nn.Module | None
     if stride != 1 or n_in != n_out:
         shortcut = named_layers([("conv", _conv(n_in, n_out, 1, stride)), ("norm", make(n_out))])
     block = BasicBlock(n_in, n_out, stride, shortcut, norm_layer=make)
-    for module in (block.conv1, block.conv2):
-        _he(module)
+    for conv in (block.conv1, block.conv2):
+        he_fan_in(conv)
     return block
 
 
 def _conv(n_in: int, n_out: int, kernel_size: int, stride: int = 1) -> nn.Conv2d:
     conv = nn.Conv2d(n_in, n_out, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
-    return _he(conv)
-
-
-def _he(conv: nn.Conv2d) -> nn.Conv2d:
-    """Draw weights as He et al. 2015 (fan in: their equation 10, used by the authors for these networks)."""
-    nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
+    he_fan_in(conv)
     return conv

@@ -1,6 +1,7 @@
 """Networks of torchvision by name, cut into named blocks with encoder and head."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from torch import nn
@@ -8,11 +9,13 @@ from torch import nn
 from fedfeat.config.conditions import Condition
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import NORM_GROUPS, Size, image_channels, make_norm, named_layers
-from fedfeat.models.grouped_layers import like_conv
+from fedfeat.models.draws import Draw, draw_layers, he_fan_out, zero_bias
+from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear, like_conv
 from fedfeat.models.network import Block, Network, feature_shape
 
 RESNETS = ("resnet", "resnext", "wide_resnet")
 FEATURE_NETS = ("alexnet", "vgg", "mobilenet", "efficientnet")
+LinearLayer = nn.Linear | GroupedLinear
 FAMILIES = (*RESNETS, *FEATURE_NETS, "googlenet")
 SHORT = {"resnet10": (1, 1, 1, 1)}
 """Basic blocks in each stage of torchvision's ResNet, where it has no function of that name."""
@@ -58,11 +61,11 @@ def torchvision_model(
         raise ConfigError.rule(
             "model.small_input", f"be false for {arch}, as only ResNets have the option", True
         )
-    model = _made(arch, num_classes)
+    model, draw = _made(arch, num_classes), _draw_of(arch)
     if small_input:
         _use_small_stem(model)
     if channels != 3:
-        _set_input_channels(model, channels)
+        _set_input_channels(model, channels, draw)
     if norm == "gn":
         _batch_to_group_norm(model, arch, norm_groups)
     published = {id(tensor): name for name, tensor in model.state_dict(keep_vars=True).items()}
@@ -70,6 +73,7 @@ def torchvision_model(
     encoder, head = cut(model)
     feature_shape(arch, encoder, input_shape)
     network = Network(encoder, head, input_shape, num_classes)
+    network.draw = draw
     own = network.state_dict(keep_vars=True).items()
     network.published = {published[id(tensor)]: name for name, tensor in own}
     return network
@@ -151,21 +155,51 @@ def _use_small_stem(model: nn.Module) -> None:
     stem = model.get_submodule("conv1")
     assert isinstance(stem, nn.Conv2d)
     conv = nn.Conv2d(stem.in_channels, stem.out_channels, 3, stride=1, padding=1, bias=False)
-    model.conv1 = _kaiming(conv)
+    he_fan_out(conv)
+    model.conv1 = conv
     model.maxpool = nn.Identity()
 
 
-def _set_input_channels(model: nn.Module, channels: int) -> None:
+def _set_input_channels(model: nn.Module, channels: int, draw: Draw | None) -> None:
     name, old = next((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d))
-    model.set_submodule(name, _kaiming(like_conv(old, channels, old.out_channels)))
+    conv = like_conv(old, channels, old.out_channels)
+    draw_layers(conv, draw)
+    model.set_submodule(name, conv)
 
 
-def _kaiming(conv: nn.Conv2d) -> nn.Conv2d:
-    """Draw weights as torchvision does for its convolutions (He et al. 2015, fan out)."""
-    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
-    if conv.bias is not None:
-        nn.init.zeros_(conv.bias)
-    return conv
+def _draw_of(arch: str) -> Draw | None:
+    """Give how torchvision draws the layers of a network; AlexNet's are the framework's."""
+    rules: dict[str, Draw] = {
+        "googlenet": _truncated,
+        "efficientnet": partial(_he_but_linear, _by_outputs),
+        "vgg": partial(_he_but_linear, _narrow),
+        "mobilenet": partial(_he_but_linear, _narrow),
+    }
+    if arch.startswith(RESNETS):
+        return he_fan_out
+    return next((draw for family, draw in rules.items() if arch.startswith(family)), None)
+
+
+def _he_but_linear(draw: Callable[[LinearLayer], None], layer: nn.Module) -> None:
+    he_fan_out(layer)
+    if isinstance(layer, LinearLayer):
+        draw(layer)
+        zero_bias(layer)
+
+
+def _narrow(layer: LinearLayer) -> None:
+    nn.init.normal_(layer.weight, 0.0, 0.01)
+
+
+def _by_outputs(layer: LinearLayer) -> None:
+    bound = (layer.num_classes if isinstance(layer, ClassLinear) else layer.out_features) ** -0.5
+    nn.init.uniform_(layer.weight, -bound, bound)
+
+
+def _truncated(layer: nn.Module) -> None:
+    """Draw weights near 0 and leave biases to the framework."""
+    if isinstance(layer, nn.Conv2d | LinearLayer):
+        nn.init.trunc_normal_(layer.weight, 0.0, 0.01, -2.0, 2.0)
 
 
 def _batch_to_group_norm(model: nn.Module, arch: str, groups: int) -> None:

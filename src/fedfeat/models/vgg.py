@@ -7,6 +7,7 @@ from typing import Literal
 from torch import nn
 
 from fedfeat.models.blocks import NORM_GROUPS, Dropout, Norm, Size, conv_block, conv_net, image_channels
+from fedfeat.models.draws import draw_layers, he_fan_out
 from fedfeat.models.network import Block, Network
 
 VGG9_WIDTHS = (32, 64, 128, 128, 256, 256)
@@ -101,11 +102,8 @@ def vgg11(
     network = conv_net(
         "vgg11", encoder, input_shape, num_classes, hidden=sizes, dropout=drops, input_dropout=dropout
     )
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            assert module.bias is not None
-            nn.init.zeros_(module.bias)
+    network.draw = he_fan_out
+    draw_layers(network, network.draw)
     return network
 
 

@@ -6,6 +6,7 @@ import torch
 
 from fedfeat.models.cnn import digits_cnn, mnist_cnn
 from fedfeat.models.common_head import with_common_head
+from fedfeat.models.draws import xavier
 from fedfeat.models.hetero import hetero_cnn
 from fedfeat.models.mlp import mlp
 
@@ -57,7 +58,7 @@ def test_a_dropout_in_front_of_the_last_layer_stays_there():
 
 def test_weights_are_drawn_as_the_networks_are():
     after = with_common_head(mnist_cnn((1, 8, 8), 10), 16)
-    assert after.is_xavier
+    assert after.draw is xavier
     assert not after.last_layer.bias.any()
     assert after.last_layer.weight.abs().max() > 1 / 16**0.5  # the framework's own would end there
-    assert not with_common_head(digits_cnn((1, 8, 8), 10), 16).is_xavier
+    assert with_common_head(digits_cnn((1, 8, 8), 10), 16).draw is None

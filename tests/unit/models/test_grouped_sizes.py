@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedfeat.models.cnn import digits_cnn, mnist_cnn
+from fedfeat.models.draws import xavier
 from fedfeat.models.flops import forward_flops
 from fedfeat.models.grouped import GroupedNetwork, GroupSeparation
 from fedfeat.models.grouped_layers import GroupedLinear
@@ -179,14 +180,14 @@ def test_one_group_is_the_dense_network(builder, shape):
 
 def test_xavier_networks_stay_xavier():
     network = separate(mnist_cnn((1, 12, 12), 10), groups=10)
-    assert network.is_xavier
+    assert network.draw is xavier
     assert not network.get_parameter("head.fc1.linear.bias").any()
     # 64 -> 60 channels of 3 x 3 places: each of ten maps takes 54 features to 51.
     weight = network.get_parameter("head.fc1.linear.weight")
     assert weight.shape == (10, 51, 54)
     bound = (6 / (51 + 54)) ** 0.5
     assert 0.95 * bound < weight.abs().max() <= bound
-    assert not separate(digits_cnn((1, 8, 8), 10)).is_xavier
+    assert separate(digits_cnn((1, 8, 8), 10)).draw is None
 
 
 @pytest.mark.parametrize(

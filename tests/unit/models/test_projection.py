@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.cnn import mnist_cnn
+from fedfeat.models.draws import xavier
 from fedfeat.models.freezing import freeze
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.mlp import mlp
@@ -43,7 +44,7 @@ def test_a_dropout_that_ends_the_representation_is_in_front_of_the_projection():
 def test_a_xavier_network_stays_one():
     network = mnist_cnn((1, 28, 28), 10, init="xavier")
     project(network, 8)
-    assert network.is_xavier
+    assert network.draw is xavier
     for layer in (
         network.last_layer,
         network.get_submodule(f"{network.last_layer_name[:-7]}.projection.out"),

@@ -1,0 +1,68 @@
+"""Initial weights of single layers, of networks whose builder does not leave them to the framework.
+
+A group-separated network is drawn by the same rule as the network that it was: each group's part of a layer as a whole
+layer of the small network that a group is.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from torch import Tensor, nn
+
+from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear
+
+Draw = Callable[[nn.Module], None]
+"""Draws one layer's weights in place; leaves layers alone that are the framework's."""
+
+
+def draw_layers(module: nn.Module, draw: Draw | None) -> None:
+    """Draw all layers of a module in place; None leaves them as they are."""
+    if draw is not None:
+        for layer in module.modules():
+            draw(layer)
+
+
+def xavier(layer: nn.Module) -> None:
+    """Draw weights Xavier-uniform and set biases to 0 (Glorot and Bengio 2010)."""
+    if isinstance(layer, nn.Conv2d | nn.Linear | GroupedLinear):
+        for weight in _single_maps(layer):
+            nn.init.xavier_uniform_(weight)
+        zero_bias(layer)
+
+
+def he_fan_in(layer: nn.Module) -> None:
+    """Draw weights of convolutions as He et al. 2015 (their equation 10)."""
+    _he(layer, "fan_in")
+
+
+def he_fan_out(layer: nn.Module) -> None:
+    """Draw weights of convolutions as He et al. 2015, their equation 14."""
+    _he(layer, "fan_out")
+
+
+def _he(layer: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
+    if isinstance(layer, nn.Conv2d):
+        for weight in _single_maps(layer):
+            nn.init.kaiming_normal_(weight, mode=mode, nonlinearity="relu")
+        zero_bias(layer)
+
+
+def zero_bias(layer: nn.Conv2d | nn.Linear | GroupedLinear) -> None:
+    """Set a layer's biases to 0 if it has any."""
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def _single_maps(layer: nn.Conv2d | nn.Linear | GroupedLinear) -> Iterable[Tensor]:
+    """Give the weights of each group's own map: what is drawn by a layer's sizes looks at both sides of one."""
+    if isinstance(layer, GroupedLinear):
+        return layer.weight
+    if isinstance(layer, ClassLinear):
+        return layer.weight.split(layer.rows_of_groups)
+    if isinstance(layer, nn.Linear):
+        return [layer.weight]
+    # A convolution that was made of groups already, a depthwise one for example, has these in each group.
+    of_row = getattr(layer, "group_of_row", None)
+    groups = 1 if of_row is None else len(of_row.unique())
+    return layer.weight.chunk(math.gcd(layer.groups, groups))
