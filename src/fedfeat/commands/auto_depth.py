@@ -23,7 +23,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.features.diagnostics import AlignmentProbe
 from fedfeat.features.preference import choose_depth, total_variance, tv_threshold
 from fedfeat.files import atomic_write_text
-from fedfeat.models.adapt import numbered_layers
+from fedfeat.models.group_plan import numbered_layers
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.network import Network
 from fedfeat.params import snapshot

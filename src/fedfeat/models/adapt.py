@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx, nn
 
-from fedfeat.errors import ConfigError
 from fedfeat.models import grouped_layers as layers
 from fedfeat.models.blocks import named_layers
-from fedfeat.models.flow import Flow, Part
-from fedfeat.models.group_plan import GroupPlan, Unfit, plan_groups
-from fedfeat.models.grouped_conv import own_groups
+from fedfeat.models.flow import Part
+from fedfeat.models.group_plan import plan_at_depth
+from fedfeat.models.grouped_conv import like_conv, own_groups
 from fedfeat.models.network import Block, Network
 from fedfeat.models.streams import REPLACED_NORMS, flow_of, is_depthwise, with_layers
 
@@ -28,22 +27,6 @@ OWN = "own_groups"
 """Name of the layer that takes the kept groups' part of the shared features."""
 
 
-def numbered_layers(network: Network, unit: str) -> Iterator[tuple[nn.Module, int]]:
-    """Give every convolution and linear layer with the number, from 0, of the layer of the paper that it belongs to.
-
-    Args:
-        network: The network.
-        unit: ``block`` numbers the blocks that have weights, ``conv`` the convolutions and linear layers.
-    """
-    number = -1
-    for _, block in network.blocks():
-        weighted = [m for m in block.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-        number += unit == "block" and bool(weighted)
-        for module in weighted:
-            number += unit == "conv"
-            yield module, number
-
-
 class Adapter:
     """One walk from input to logits.
 
@@ -52,14 +35,18 @@ class Adapter:
         network: The network as it was.
         sets: The classes of all groups.
         kept: Those of the groups that are built, in this order.
+
+    Attributes:
+        new: The convolutions and linear layers that it has made, first to last; others keep their weights.
     """
 
     def __init__(self, spec: GroupSeparation, network: Network, sets: ClassSets, kept: ClassSets) -> None:
         self.spec, self.network, self.kept = spec, network, kept
+        self.new: list[nn.Module] = []
         self.places = [sets.index(classes) for classes in kept]
         self.is_whole = self.places == list(range(len(sets)))
         self.flow = flow_of(network)
-        self.plan, self.num_shared = _plan(spec, network, self.flow, len(sets))
+        self.plan, self.num_shared = plan_at_depth(spec, network, self.flow, len(sets))
         self.number_of = {
             id(step.module): number for number, step in enumerate(self.flow.steps) if step.module
         }
@@ -91,6 +78,10 @@ class Adapter:
         return _present((OWN, entry), (name, built), (norm_name, norm))
 
     def _layer(self, layer: nn.Conv2d | nn.Linear, number: int) -> nn.Module:
+        self.new.append(self._made(layer, number))
+        return self.new[-1]
+
+    def _made(self, layer: nn.Conv2d | nn.Linear, number: int) -> nn.Module:
         """Build the new form of a convolution or a linear layer."""
         reads, writes = self._sizes(layer, number)
         if self._is_slice(number):
@@ -118,7 +109,7 @@ class Adapter:
         n_in, n_out = sum(reads), sum(writes)
         if isinstance(layer, nn.Linear):
             return nn.Linear(n_in, n_out)
-        return layers.like_conv(layer, n_in, n_out, own_groups(layer, n_in, n_out))
+        return like_conv(layer, n_in, n_out, own_groups(layer, n_in, n_out))
 
     def _is_slice(self, value: int) -> bool:
         """Whether a shared value's channels belong to groups, as those of a paired boundary do."""
@@ -206,34 +197,6 @@ class Adapter:
         if isinstance(layer, nn.Conv2d):
             return not is_apart and sizes == (layer.in_channels, layer.out_channels)
         return not is_apart and sizes == (layer.in_features, layer.out_features)
-
-
-def _plan(spec: GroupSeparation, network: Network, flow: Flow, num_groups: int) -> tuple[GroupPlan, int]:
-    """Give the plan for the depth that is asked for, or say which depths there can be."""
-    numbered = list(numbered_layers(network, spec.layer_unit))
-    depth, last = spec.num_shared(network), network.last_layer
-
-    def plan(depth: int) -> GroupPlan:
-        shared = {id(module) for module, number in numbered if number < depth}
-        return plan_groups(spec, flow, shared, last, num_groups)
-
-    def fits(depth: int) -> bool:
-        try:
-            plan(depth)
-        except Unfit:
-            return False
-        return True
-
-    try:
-        return plan(depth), depth
-    except Unfit as error:
-        least = 0 if spec.boundary == "dense" else 1
-        others = [str(n) for n in range(least, numbered[-1][1] + 1) if fits(n)]
-        if not others:
-            raise ConfigError(f"structure cannot separate this network at any depth: {error}.") from None
-        one_of = "one of " if len(others) > 1 else ""
-        rule = f"be {one_of}{', '.join(others)} for this network (elsewhere {error})"
-        raise ConfigError.rule("structure.depth", rule, depth) from None
 
 
 def _shared_norm(norm: str, width: int) -> nn.Module | None:

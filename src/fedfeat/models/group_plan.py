@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.flow import Flow, Step
+from fedfeat.models.network import Network
 from fedfeat.models.streams import WEIGHTED
 
 if TYPE_CHECKING:
@@ -36,6 +37,62 @@ class GroupPlan:
     owned: tuple[bool, ...]
     cuts: tuple[tuple[int, int], ...]
     widths: dict[int, list[int]]
+
+
+def numbered_layers(network: Network, unit: str) -> Iterator[tuple[nn.Module, int]]:
+    """Give every convolution and linear layer with the number, from 0, of the layer of the paper that it belongs to.
+
+    Args:
+        network: The network.
+        unit: ``block`` numbers the blocks that have weights, ``conv`` the convolutions and linear layers.
+    """
+    number = -1
+    for _, block in network.blocks():
+        weighted = [m for m in block.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+        number += unit == "block" and bool(weighted)
+        for module in weighted:
+            number += unit == "conv"
+            yield module, number
+
+
+def plan_at_depth(
+    spec: GroupSeparation, network: Network, flow: Flow, num_groups: int
+) -> tuple[GroupPlan, int]:
+    """Give the plan for the depth that is asked for with that depth, or say which depths there can be.
+
+    Args:
+        spec: How the network is separated.
+        network: The network as it was.
+        flow: What it computes.
+        num_groups: G.
+
+    Raises:
+        ConfigError: Some depth, or any, would split what cannot be cut.
+    """
+    numbered = list(numbered_layers(network, spec.layer_unit))
+    depth, last = spec.num_shared(network), network.last_layer
+
+    def plan(depth: int) -> GroupPlan:
+        shared = {id(module) for module, number in numbered if number < depth}
+        return plan_groups(spec, flow, shared, last, num_groups)
+
+    def fits(depth: int) -> bool:
+        try:
+            plan(depth)
+        except Unfit:
+            return False
+        return True
+
+    try:
+        return plan(depth), depth
+    except Unfit as error:
+        least = 0 if spec.boundary == "dense" else 1
+        others = [str(n) for n in range(least, numbered[-1][1] + 1) if fits(n)]
+        if not others:
+            raise ConfigError(f"structure cannot separate this network at any depth: {error}.") from None
+        one_of = "one of " if len(others) > 1 else ""
+        rule = f"be {one_of}{', '.join(others)} for this network (elsewhere {error})"
+        raise ConfigError.rule("structure.depth", rule, depth) from None
 
 
 def plan_groups(

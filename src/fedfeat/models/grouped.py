@@ -15,9 +15,10 @@ from torch import Tensor
 
 from fedfeat.config.conditions import INTEGER, Count, UnitInterval, any_of, interval, one_of
 from fedfeat.errors import ConfigError
-from fedfeat.models.adapt import Adapter, numbered_layers
+from fedfeat.models.adapt import Adapter
 from fedfeat.models.class_map import ClassMap, class_sets
 from fedfeat.models.draws import draw_layers
+from fedfeat.models.group_plan import numbered_layers
 from fedfeat.models.grouped_layers import ClassSets, group_rows
 from fedfeat.models.network import Block, Network
 
@@ -154,7 +155,8 @@ class GroupSeparation:
         else:
             built = Network(encoder, head, *shape)
         built.draw = network.draw
-        draw_layers(built, built.draw)
+        for layer in adapter.new:
+            draw_layers(layer, built.draw)
         return built
 
     def matched(self, network: Network, sets: ClassSets) -> "GroupSeparation":

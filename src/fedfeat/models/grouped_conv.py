@@ -29,3 +29,19 @@ class GroupedConv2d(nn.Conv2d):
 def own_groups(conv: nn.Conv2d, n_in: int, n_out: int) -> int:
     """Give as many groups to a part of a convolution with groups of its own that these stay as small as they are."""
     return math.gcd(max(conv.groups * n_in // conv.in_channels, 1), n_in, n_out) if conv.groups > 1 else 1
+
+
+def like_conv(conv: nn.Conv2d, n_in: int, n_out: int, groups: int = 1) -> nn.Conv2d:
+    """Build a convolution with other channels and groups and everything else the same."""
+    kind = nn.Conv2d if groups == 1 else GroupedConv2d
+    return kind(
+        n_in,
+        n_out,
+        conv.kernel_size,  # type: ignore[arg-type]
+        stride=conv.stride,  # type: ignore[arg-type]
+        padding=conv.padding,  # type: ignore[arg-type]
+        dilation=conv.dilation,  # type: ignore[arg-type]
+        groups=groups,
+        bias=conv.bias is not None,
+        padding_mode=conv.padding_mode,
+    )

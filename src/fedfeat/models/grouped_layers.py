@@ -10,7 +10,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from fedfeat.models.grouped_conv import GroupedConv2d, own_groups
+from fedfeat.models.grouped_conv import like_conv, own_groups
 
 ClassSets = tuple[tuple[int, ...], ...]
 """The classes of each group."""
@@ -185,22 +185,6 @@ def fan_out_conv(conv: nn.Conv2d, n_in: int, widths_out: Sequence[int]) -> nn.Mo
 def fan_out_linear(n_in: int, widths_out: Sequence[int]) -> nn.Module:
     """Build a linear layer whose groups all read the whole input (``boundary=dense``)."""
     return owned(nn.Linear(n_in, sum(widths_out)), widths_out)
-
-
-def like_conv(conv: nn.Conv2d, n_in: int, n_out: int, groups: int = 1) -> nn.Conv2d:
-    """Build a convolution with other channels and groups and everything else the same."""
-    kind = nn.Conv2d if groups == 1 else GroupedConv2d
-    return kind(
-        n_in,
-        n_out,
-        conv.kernel_size,  # type: ignore[arg-type]
-        stride=conv.stride,  # type: ignore[arg-type]
-        padding=conv.padding,  # type: ignore[arg-type]
-        dilation=conv.dilation,  # type: ignore[arg-type]
-        groups=groups,
-        bias=conv.bias is not None,
-        padding_mode=conv.padding_mode,
-    )
 
 
 def owned(layer: nn.Module, widths: Sequence[int], first: int = 0) -> nn.Module:

@@ -10,7 +10,8 @@ from fedfeat.config.conditions import Condition
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import NORM_GROUPS, Size, image_channels, make_norm, named_layers
 from fedfeat.models.draws import Draw, draw_layers, he_fan_out, zero_bias
-from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear, like_conv
+from fedfeat.models.grouped_conv import like_conv
+from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear
 from fedfeat.models.network import Block, Network, feature_shape
 
 RESNETS = ("resnet", "resnext", "wide_resnet")

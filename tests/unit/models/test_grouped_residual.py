@@ -8,8 +8,8 @@ from isolation import assert_isolated
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedfeat.models.adapt import numbered_layers
 from fedfeat.models.flops import forward_flops
+from fedfeat.models.group_plan import numbered_layers
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.grouped_layers import GroupedLinear
 from fedfeat.models.resnet import resnet_cifar
