@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx, nn
 
+from fedfeat.errors import ConfigError
 from fedfeat.models import grouped_layers as layers
 from fedfeat.models.blocks import named_layers
 from fedfeat.models.flow import Part
 from fedfeat.models.group_plan import plan_at_depth
-from fedfeat.models.grouped_conv import like_conv, own_groups
+from fedfeat.models.grouped_conv import GroupedConv2d, like_conv, own_groups
 from fedfeat.models.network import Block, Network
 from fedfeat.models.streams import REPLACED_NORMS, flow_of, is_depthwise, with_layers
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from fedfeat.models.grouped_layers import ClassSets
 
 Named = list[tuple[str, nn.Module]]
+PLAIN = (nn.Conv2d, GroupedConv2d, nn.Linear)
+"""Layers that a new one of another size can stand for."""
 OWN = "own_groups"
 """Name of the layer that takes the kept groups' part of the shared features."""
 
@@ -41,12 +44,17 @@ class Adapter:
     """
 
     def __init__(self, spec: GroupSeparation, network: Network, sets: ClassSets, kept: ClassSets) -> None:
-        self.spec, self.network, self.kept = spec, network, kept
+        norms = [module for module in network.modules() if isinstance(module, REPLACED_NORMS)]
+        needs_biases = bool(norms) and "none" in (spec.norm_shared, spec.norm_group)
+        self.spec, self.network, self.kept = spec, deepcopy(network) if needs_biases else network, kept
         self.new: list[nn.Module] = []
         self.places = [sets.index(classes) for classes in kept]
         self.is_whole = self.places == list(range(len(sets)))
-        self.flow = flow_of(network)
-        self.plan, self.num_shared = plan_at_depth(spec, network, self.flow, len(sets))
+        self.flow = flow_of(self.network)
+        self.plan, self.num_shared = plan_at_depth(spec, self.network, self.flow, len(sets))
+        if needs_biases:
+            self._add_biases()
+        self.batch_norm = next((norm for norm in norms if isinstance(norm, nn.BatchNorm2d)), None)
         self.number_of = {
             id(step.module): number for number, step in enumerate(self.flow.steps) if step.module
         }
@@ -61,6 +69,13 @@ class Adapter:
                 named = [self._part(name, next(parts)) for name, _ in block.named_children()]
                 built[-1].append((block_name, named_layers([one for several in named for one in several])))
         return built[0], built[1]
+
+    def _add_biases(self) -> None:
+        """Give a bias to convolutions that had none because of a norm, where no norm is any more."""
+        for number, step in enumerate(self.flow.steps):
+            conv = step.module
+            if isinstance(conv, nn.Conv2d) and conv.bias is None and self._norm_kind(number) == "none":
+                conv.bias = nn.Parameter(conv.weight.new_zeros(conv.out_channels))
 
     def _part(self, name: str, part: Part) -> Named:
         layer = part.layer
@@ -83,6 +98,10 @@ class Adapter:
 
     def _made(self, layer: nn.Conv2d | nn.Linear, number: int) -> nn.Module:
         """Build the new form of a convolution or a linear layer."""
+        if type(layer) not in PLAIN:
+            rule = "separate plain convolutions and linear layers, but this network has a"
+            raise ConfigError(f"structure must {rule} {type(layer).__name__}, whose own ways would be lost.")
+        has_bias = layer.bias is not None
         reads, writes = self._sizes(layer, number)
         if self._is_slice(number):
             return layers.owned(self._ungrouped(layer, reads, writes), writes)
@@ -97,18 +116,18 @@ class Adapter:
         if self._reads_all(number):
             reads = [sum(reads)]
         if layer is self.network.last_layer:
-            last = layers.ClassLinear(self.kept, reads, layer.out_features)
+            last = layers.ClassLinear(self.kept, reads, layer.out_features, has_bias)
             return layers.owned(last, [len(classes) for classes in self.kept])
         if self._reads_all(number):
-            return layers.fan_out_linear(reads[0], writes)
-        return layers.grouped_linear(reads, writes)
+            return layers.fan_out_linear(reads[0], writes, has_bias)
+        return layers.grouped_linear(reads, writes, has_bias)
 
     def _ungrouped(
         self, layer: nn.Conv2d | nn.Linear, reads: Sequence[int], writes: Sequence[int]
     ) -> nn.Module:
         n_in, n_out = sum(reads), sum(writes)
         if isinstance(layer, nn.Linear):
-            return nn.Linear(n_in, n_out)
+            return nn.Linear(n_in, n_out, layer.bias is not None)
         return like_conv(layer, n_in, n_out, own_groups(layer, n_in, n_out))
 
     def _is_slice(self, value: int) -> bool:
@@ -153,12 +172,18 @@ class Adapter:
     def _norm(self, value: int, width: int) -> nn.Module | None:
         """Give the norm of a value, which had some width if none is known."""
         widths = self._widths(value) or [width]
-        if not self.plan.grouped[value]:
-            norm = _shared_norm(self.spec.norm_shared, sum(widths))
-            return layers.owned(norm, widths) if norm is not None and self._is_slice(value) else norm
-        if self.spec.norm_group == "bn":
-            return layers.owned(nn.BatchNorm2d(sum(widths)), widths)
-        return None if self.spec.norm_group == "none" else layers.grouped_norm(widths)
+        kind = self._norm_kind(value)
+        if kind == "none":
+            return None
+        if kind == "gn":
+            return layers.grouped_norm(widths)
+        total = sum(widths)
+        norm = nn.GroupNorm(1, total) if kind == "gn1" else _like_batch_norm(self.batch_norm, total)
+        is_owned = self.plan.grouped[value] or self._is_slice(value)
+        return layers.owned(norm, widths) if is_owned else norm
+
+    def _norm_kind(self, value: int) -> str:
+        return self.spec.norm_group if self.plan.grouped[value] else self.spec.norm_shared
 
     def _composite(self, name: str, part: Part) -> Named:
         """Adapt the layers inside of a layer; ungrouped ones whose sizes stay are as they were."""
@@ -199,10 +224,11 @@ class Adapter:
         return not is_apart and sizes == (layer.in_features, layer.out_features)
 
 
-def _shared_norm(norm: str, width: int) -> nn.Module | None:
-    if norm == "none":
-        return None
-    return nn.BatchNorm2d(width) if norm == "bn" else nn.GroupNorm(1, width)
+def _like_batch_norm(norm: nn.BatchNorm2d | None, width: int) -> nn.BatchNorm2d:
+    """Build a batch norm with the constants of one that the network had; the framework's where it had none."""
+    if norm is None:
+        return nn.BatchNorm2d(width)
+    return nn.BatchNorm2d(width, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
 
 
 def _present(*named: tuple[str, nn.Module | None]) -> Named:

@@ -8,6 +8,7 @@ In a group-separated network whose features belong to groups, ``conv`` fuses eac
 that groups still never meet.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, cast
 
@@ -175,14 +176,16 @@ def _group_widths(network: Network, channels: int) -> list[int] | None:
     """Count the feature channels of each group; None where the features belong to no group."""
     if not isinstance(network, GroupedNetwork):
         return None
-    groups: list[int] = []
-    layers = [m for m in network.encoder.modules() if next(m.parameters(recurse=False), None) is not None]
+    widths: Counter[int] = Counter()
+    # What has a single number, a PReLU for example, treats all channels alike.
+    layers = [m for m in network.encoder.modules() if any(p.numel() > 1 for p in m.parameters(recurse=False))]
     for layer in reversed(layers):  # uneven groups are several layers side by side
         of_row = getattr(layer, "group_of_row", None)
-        if not isinstance(of_row, Tensor) or len(groups) >= channels:
+        if not isinstance(of_row, Tensor) or len(widths) == len(network.class_sets):
             break
-        width = layer.out_features if isinstance(layer, GroupedLinear) else 1
-        groups = [group for group in of_row.tolist() for _ in range(width)] + groups
-    if len(groups) != channels:
+        rows = of_row.repeat_interleave(layer.out_features) if isinstance(layer, GroupedLinear) else of_row
+        widths.update(rows.tolist())
+    if not widths:
         return None
-    return [groups.count(group) for group in sorted(set(groups))]
+    pixels = channels // widths.total()  # of each channel, where the encoder flattens its features
+    return [pixels * widths[group] for group in sorted(widths)]

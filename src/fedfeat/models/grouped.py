@@ -11,7 +11,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedfeat.config.conditions import INTEGER, Count, UnitInterval, any_of, interval, one_of
 from fedfeat.errors import ConfigError
@@ -20,7 +20,7 @@ from fedfeat.models.class_map import ClassMap, class_sets
 from fedfeat.models.draws import draw_layers
 from fedfeat.models.group_plan import numbered_layers
 from fedfeat.models.grouped_layers import ClassSets, group_rows
-from fedfeat.models.network import Block, Network
+from fedfeat.models.network import Block, Network, output_shape
 
 DEPTH = any_of(one_of("last6", "auto"), INTEGER, text="be last6, auto or a number of layers")
 WIDTH_FACTOR = any_of(interval("(0, inf)"), one_of("match"), text="be above 0, or match")
@@ -157,6 +157,8 @@ class GroupSeparation:
         built.draw = network.draw
         for layer in adapter.new:
             draw_layers(layer, built.draw)
+        if kept is None and self.norm_group == "gn":
+            _refuse_norms_of_one(built, len(sets))
         return built
 
     def matched(self, network: Network, sets: ClassSets) -> "GroupSeparation":
@@ -182,3 +184,25 @@ class GroupSeparation:
 
     def _size(self, network: Network, sets: ClassSets, factor: float) -> int:
         return sum(p.numel() for p in replace(self, width_factor=factor)(network, sets).parameters())
+
+
+def _refuse_norms_of_one(network: Network, num_groups: int) -> None:
+    """Refuse group norms whose groups are a single number, of which nothing is left."""
+    single: list[str] = []
+
+    def look(norm: nn.GroupNorm, inputs: tuple[Tensor], *, name: str) -> None:
+        if inputs[0][0].numel() == norm.num_groups:
+            single.append(name)
+
+    hooks = [
+        part.register_forward_pre_hook(partial(look, name=name))
+        for name, part in network.named_modules()
+        if isinstance(part, nn.GroupNorm) and part.num_groups == part.num_channels
+    ]
+    if hooks:
+        output_shape(network, network.input_shape)
+    for hook in hooks:
+        hook.remove()
+    if single:
+        rule = f"leave a group more than one number at {single[0]}, as a norm of one leaves nothing of it"
+        raise ConfigError.rule("structure.groups", rule, num_groups)

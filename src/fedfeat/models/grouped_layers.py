@@ -5,6 +5,7 @@ dimension of its parameters (``group_of_row``), which is all that paired averagi
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -23,26 +24,29 @@ class GroupedLinear(nn.Module):
         groups: G.
         in_features: d, per group.
         out_features: d', per group.
+        bias: Whether there are biases.
     """
 
-    def __init__(self, groups: int, in_features: int, out_features: int) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(self, groups: int, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
         self.groups, self.in_features, self.out_features = groups, in_features, out_features
         self.weight = nn.Parameter(torch.empty(groups, out_features, in_features))
-        self.bias = nn.Parameter(torch.empty(groups, out_features))
+        self.register_parameter("bias", nn.Parameter(torch.empty(groups, out_features)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw weights and biases as ``nn.Linear`` does for every single map."""
         bound = self.in_features**-0.5
         nn.init.uniform_(self.weight, -bound, bound)
-        nn.init.uniform_(self.bias, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, G * d) to (B, G * d')."""
         by_group = x.view(len(x), self.groups, self.in_features).transpose(0, 1)
-        out = torch.baddbmm(self.bias[:, None], by_group, self.weight.transpose(1, 2))
-        return out.transpose(0, 1).flatten(1)
+        return _products(self.bias, by_group, self.weight).transpose(0, 1).flatten(1)
 
     def extra_repr(self) -> str:
         """Sizes, for printing."""
@@ -59,11 +63,14 @@ class ClassLinear(nn.Linear):
         class_sets: The classes of each group.
         in_features: d of each group; a single one if all of them read the same features.
         num_classes: Width of the logits.
+        bias: Whether there are biases.
     """
 
-    def __init__(self, class_sets: ClassSets, in_features: Sequence[int], num_classes: int) -> None:
+    def __init__(
+        self, class_sets: ClassSets, in_features: Sequence[int], num_classes: int, bias: bool = True
+    ) -> None:
         held = [c for classes in class_sets for c in classes]
-        super().__init__(max(in_features), len(held))
+        super().__init__(max(in_features), len(held), bias)
         self.num_classes, self.widths = num_classes, list(in_features)
         self.groups = len(in_features)
         self.rows_of_groups = [len(classes) for classes in class_sets]
@@ -99,12 +106,20 @@ class ClassLinear(nn.Linear):
         if self._even:
             by_group = x.view(len(x), self.groups, -1).transpose(0, 1)
             weight = self.weight.view(self.groups, -1, self.in_features)
-            bias = self.bias.view(self.groups, 1, -1)
-            return torch.baddbmm(bias, by_group, weight.transpose(1, 2)).transpose(0, 1).flatten(1)
+            bias = None if self.bias is None else self.bias.view(self.groups, -1)
+            return _products(bias, by_group, weight).transpose(0, 1).flatten(1)
         groups = nn.utils.rnn.pad_sequence([part.t() for part in x.split(self.widths, 1)], batch_first=True)
         of_class = groups[self._owner]  # (n, d, B)
         weight = self.weight if self._mask is None else self.weight * self._mask
-        return torch.bmm(weight[:, None], of_class)[:, 0].t() + self.bias
+        logits = torch.bmm(weight[:, None], of_class)[:, 0].t()
+        return logits if self.bias is None else logits + self.bias
+
+
+def _products(bias: Tensor | None, by_group: Tensor, weight: Tensor) -> Tensor:
+    """Map (G, B, d) by weights (G, d', d) and biases (G, d') to (G, B, d')."""
+    if bias is None:
+        return torch.bmm(by_group, weight.transpose(1, 2))
+    return torch.baddbmm(bias[:, None], by_group, weight.transpose(1, 2))
 
 
 class Runs(nn.Module):
@@ -161,9 +176,9 @@ def grouped_conv(conv: nn.Conv2d, widths_in: Sequence[int], widths_out: Sequence
     return _by_runs(make, widths_in, widths_out)
 
 
-def grouped_linear(widths_in: Sequence[int], widths_out: Sequence[int]) -> nn.Module:
+def grouped_linear(widths_in: Sequence[int], widths_out: Sequence[int], bias: bool = True) -> nn.Module:
     """Build independent linear maps from ``widths_in[g]`` to ``widths_out[g]`` features."""
-    return _by_runs(GroupedLinear, widths_in, widths_out)
+    return _by_runs(partial(GroupedLinear, bias=bias), widths_in, widths_out)
 
 
 def grouped_norm(widths: Sequence[int]) -> nn.Module:
@@ -182,9 +197,9 @@ def fan_out_conv(conv: nn.Conv2d, n_in: int, widths_out: Sequence[int]) -> nn.Mo
     return owned(like_conv(conv, n_in, sum(widths_out)), widths_out)
 
 
-def fan_out_linear(n_in: int, widths_out: Sequence[int]) -> nn.Module:
+def fan_out_linear(n_in: int, widths_out: Sequence[int], bias: bool = True) -> nn.Module:
     """Build a linear layer whose groups all read the whole input (``boundary=dense``)."""
-    return owned(nn.Linear(n_in, sum(widths_out)), widths_out)
+    return owned(nn.Linear(n_in, sum(widths_out), bias), widths_out)
 
 
 def owned(layer: nn.Module, widths: Sequence[int], first: int = 0) -> nn.Module:

@@ -1,7 +1,10 @@
 """Fusion in group-separated networks: groups never meet, and every row of the fusion belongs to its group."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
+from torch import nn
 
 from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.frozen import frozen_keys
@@ -24,6 +27,37 @@ def grouped(depth=1, **options):
     network = Network(blocks, fc_blocks(14, [7], 4), (2, 1, 2), 4)
     spec = GroupSeparation(depth=depth, class_map=[list(classes) for classes in SETS], **options)
     return spec(network, SETS)
+
+
+def encoder_ending_with(*layers):
+    """Give a grouped network of (B, 2, 1, 2) whose encoder ends with further layers behind its last norm."""
+    torch.manual_seed(5)
+    blocks = [("conv1", conv_block(2, 7, 1)), ("conv2", conv_block(7, 7, 1))]
+    blocks[1] = ("conv2", nn.Sequential(OrderedDict([*blocks[1][1].named_children(), *layers])))
+    network = Network(blocks, fc_blocks(14, [7], 4), (2, 1, 2), 4)
+    return GroupSeparation(depth=1, class_map=[list(classes) for classes in SETS])(network, SETS)
+
+
+@pytest.mark.parametrize(
+    ("layers", "size"),
+    [
+        ([("prelu", nn.PReLU())], 6),
+        ([("flatten", nn.Flatten())], 12),
+        ([("flatten", nn.Flatten()), ("prelu", nn.PReLU())], 12),
+    ],
+)
+def test_what_follows_the_groups_does_not_hide_them(layers, size):
+    network = encoder_ending_with(*layers)
+    fuse(network, "conv")
+    operator = network.fusion.operator
+    assert operator.order is not None
+    # Each of three groups fuses its own two channels, or their two pixels each.
+    assert operator.conv.weight.shape == (size, 2 * size // 3, 1, 1)
+    x = inputs()
+    frozen = network.encoder(x).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(network(x, frozen)[:, 2].sum(), frozen)
+    by_group = gradient.unflatten(1, (3, -1)).flatten(2).abs().sum((0, 2))
+    assert (by_group != 0).tolist() == [False, False, True]
 
 
 OPTIONS = {
