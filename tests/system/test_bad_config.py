@@ -16,7 +16,7 @@ BEFORE_ANY_WORK = [
     (
         "a target that is not measured",
         "federation.target_metric=local_pre_agg/acc_mean",
-        r"federation\.target_metric must be measured: federation\.evaluate_local=true does so, but it is 'local",
+        r"federation\.target_metric must be measured \(federation\.evaluate_local true does so\), but it is 'local",
     ),
     (
         "unknown key",

@@ -1,4 +1,4 @@
-"""The number that a run gives to Hydra's optimizers: a metric of its last round."""
+"""The metric that a run is judged by, and the one whose number it gives to Hydra's optimizers."""
 
 from collections.abc import Container, Mapping
 from typing import Any
@@ -24,20 +24,26 @@ _MEASURED = {
 
 
 def check_objective(config: Mapping[str, Any]) -> None:
-    """Refuse the name of a metric that a run of this configuration cannot have.
+    """Refuse names of metrics that a run of this configuration cannot have.
 
     Raises:
         ConfigError: No metric is called so, or it is not measured.
     """
-    name = config["objective"]
+    target = (config.get("federation") or {}).get("target_metric")
+    if target is not None:
+        _check(config, "federation.target_metric", "null", target)
+    _check(config, "objective", AUTO, config["objective"])
+
+
+def _check(config: Mapping[str, Any], key: str, default: str, name: str) -> None:
     family, _, rest = name.partition("/")
     known = _NAMES.get(family, ())
     if known and rest not in known and not (family in _SERVERS and rest.endswith(_FURTHER)):
-        raise ConfigError.rule("objective", f"be {AUTO} or one of {_names(family, known)}", name)
+        raise ConfigError.rule(key, f"be {default} or one of {_names(family, known)}", name)
     for needed in (family, rest.partition("_")[0]):
-        section, key, value = _MEASURED.get(needed, ("", "", ""))
-        if section and not (config.get(section) or {}).get(key):
-            raise ConfigError.rule("objective", f"be measured ({section}.{key} {value} does so)", name)
+        section, setting, value = _MEASURED.get(needed, ("", "", ""))
+        if section and not (config.get(section) or {}).get(setting):
+            raise ConfigError.rule(key, f"be measured ({section}.{setting} {value} does so)", name)
 
 
 def judged_by(metrics: Container[str], target_metric: str | None = None) -> str | None:

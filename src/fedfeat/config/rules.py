@@ -54,10 +54,8 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "federation.cohort_size", f"be at most federation.num_clients{less}", size
     if size is not None and federation.get("fraction") is not None:
         yield "federation.fraction", f"be null beside federation.cohort_size ({size})", federation["fraction"]
-    metric, local = federation.get("target_metric"), federation.get("evaluate_local", _ABSENT)
-    if local is False and str(metric).startswith("local_pre_agg/"):
-        yield "federation.target_metric", "be measured: federation.evaluate_local=true does so", metric
-    if metric is not None and re.search(r"loss|_std$", str(metric)):
+    metric = federation.get("target_metric")
+    if metric is not None and re.search(r"loss|distance|_std$", str(metric)):
         yield "federation.target_metric", "be a metric of which more is better", metric
     if federation.get("stop_at") is not None and federation.get("final_epochs") is not None:
         yield (

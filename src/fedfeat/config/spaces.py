@@ -33,9 +33,14 @@ class Interval(NamedTuple):
     whole: bool
 
     def word(self, key: str, value: float) -> str:
-        """Give the override by which a run takes a value of it; four digits are as good as seventeen."""
-        text = f"{value:.0f}" if self.whole else f"{value:.4g}"
-        return f"{key}={text}"
+        """Give the override by which a run takes a value of it; four digits are as good as seventeen.
+
+        Unless rounding them leaves the interval, whose end a configuration may refuse: 0.99999 is not 1.
+        """
+        if self.whole:
+            return f"{key}={value:.0f}"
+        rounded = f"{value:.4g}"
+        return f"{key}={rounded if self.low <= float(rounded) <= self.high else repr(value)}"
 
     def ends(self) -> tuple[float, float]:
         """Give the lowest and the highest."""

@@ -91,11 +91,15 @@ class Archive:
         places = {cell: self.ended[cell] for cell in cells if cell in self.ended}
         return (chosen_point(places), point_scores(places)) if len(places) == len(cells) else None
 
-    def at_edge(self, study: str, arm: str, point: str) -> bool:
-        """Whether a point of an arm's grid has its smallest or largest learning rate: a wider grid may be better."""
+    def edge_mark(self, study: str, arm: str, point: str) -> str:
+        """Give a star for a point with the smallest or largest learning rate of its grid: a wider one may be better."""
         points = self.campaign.studies[study].points(arm)
         rates = {name: rate for name, words in points.items() if (rate := _rate(words)) is not None}
-        return len({*rates.values()}) > 1 and rates.get(point) in (min(rates.values()), max(rates.values()))
+        is_edge = len({*rates.values()}) > 1 and rates.get(point) in (
+            min(rates.values()),
+            max(rates.values()),
+        )
+        return "\\*" if is_edge else ""
 
     def hours(self, study: str) -> float:
         """Give how long the ended runs of a study took, in hours of their own clocks."""

@@ -65,8 +65,8 @@ def trials(archive: Archive, study: str) -> list[list[str]]:
         tuned = archive.tuned(study, arm)
         if tuned is not None:
             chosen, scores = tuned
-            star = "\\*" if archive.at_edge(study, arm, chosen) else ""
-            found.append([arm, str(len(scores)), f"{chosen}{star}", number(scores[chosen])])
+            point = f"{chosen}{archive.edge_mark(study, arm, chosen)}"
+            found.append([arm, str(len(scores)), point, number(scores[chosen])])
     return found
 
 

@@ -99,8 +99,11 @@ class Search:
         place = self.place(number)
         if stored.is_finished(place):
             score = validation_score(place)
-            # Of a run that has diverged there may be no number, and it is as bad as a run can be.
-            self._tell(number, "COMPLETE", score if math.isfinite(score) else 0.0)
+            if not math.isfinite(score):
+                # As bad as a run can be, which Optuna has to know as a number.
+                self._open(number).set_user_attr(FAILED, "its validation accuracy is not finite")
+                score = 0.0
+            self._tell(number, "COMPLETE", score)
         elif number in self._cut:
             self._tell(number, "PRUNED")
             note(place, f"pruned after round {self.trial(number).last_step}")

@@ -66,9 +66,8 @@ class Tables:
             found = self.archive.tuned(study, arm)
             if found is not None:
                 chosen, scores = found
-                star = "\\*" if self.archive.at_edge(study, arm, chosen) else ""
                 texts = {point: number(scores[point]) for point in points}
-                texts[chosen] = f"**{texts[chosen]}**{star}"
+                texts[chosen] = f"**{texts[chosen]}**{self.archive.edge_mark(study, arm, chosen)}"
                 rows.append([arm, *texts.values()])
         return markdown(["arm", *points], rows)
 

@@ -25,7 +25,7 @@ COSTS = {
 """What reaching something costs, and the column of metrics.csv in which it stands."""
 _LAST = re.compile(r"last([1-9]\d*)/(.+)")
 _OWN_BEST = re.compile(rf"to_own_best/(0?\.\d+|1(?:\.0*)?)/({'|'.join(COSTS)})")
-_WITHIN = re.compile(rf"within/({'|'.join(COSTS)})/(\d[\d.e+]*)/(.+)")
+_WITHIN = re.compile(rf"within/({'|'.join(COSTS)})/(\d+(?:\.\d*)?(?:e\+?\d+)?)/(.+)")
 _LESS = re.compile(rf"loss|distance|failed|(_std|_s|bytes|flops|{'|'.join(COSTS)})$")
 
 

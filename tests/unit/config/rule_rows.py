@@ -48,6 +48,7 @@ REFUSED = [
     ("federation.target_metric", "", "a non-empty text"),
     ("federation.target_metric", "global/loss", "a metric of which more is better"),
     ("federation.target_metric", "personal/acc_std", "a metric of which more is better"),
+    ("federation.target_metric", "align/distance", "a metric of which more is better"),
     ("federation.stop_at", 1.5, "in (0, 1]"),
     ("model.weights", "", "a non-empty text"),
     ("model.weights", 3, "a non-empty text"),

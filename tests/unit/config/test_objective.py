@@ -73,7 +73,33 @@ def test_some_are_refused_before_the_run(refused, sentence):
     assert str(caught.value) == f"objective must {sentence}"
 
 
+@pytest.mark.parametrize(
+    ("federation", "sentence"),
+    [
+        (
+            {"target_metric": "final_all/acc_mean", "final_epochs": None},
+            "be measured (federation.final_epochs set does so), but it is 'final_all/acc_mean'.",
+        ),
+        (
+            {"target_metric": "local_pre_agg/acc_mean", "evaluate_local": False},
+            "be measured (federation.evaluate_local true does so), but it is 'local_pre_agg/acc_mean'.",
+        ),
+        (
+            {"target_metric": "global/accuracy"},
+            "be null or one of global/acc, global/loss, global/client_acc_mean, global/client_acc_weighted, "
+            "global/client_acc_std, global/client_acc_worst, global/client_acc_p10, but it is 'global/accuracy'.",
+        ),
+    ],
+)
+def test_so_are_targets_that_cannot_be_measured(federation, sentence):
+    with pytest.raises(ConfigError) as caught:
+        check_objective(config("auto", **federation))
+    assert str(caught.value) == f"federation.target_metric must {sentence}"
+
+
 def test_what_may_come_is_accepted():
+    check_objective(config("auto", target_metric="final_all/acc_mean", final_epochs=1))
+    check_objective(config("auto", target_metric="align/agreement"))
     for name in (
         "auto",
         "global/acc",

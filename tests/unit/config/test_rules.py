@@ -74,11 +74,6 @@ def test_null_is_allowed_exactly_where_it_is_optional(rule):
             {"local_epochs": 1, "local_steps": 5},
             "federation.local_steps must be null beside federation.local_epochs (1), but it is 5.",
         ),
-        (
-            {"target_metric": "local_pre_agg/acc_mean", "evaluate_local": False},
-            "federation.target_metric must be measured: federation.evaluate_local=true does so, but it is "
-            "'local_pre_agg/acc_mean'.",
-        ),
     ],
 )
 def test_rules_between_keys(federation, sentence):

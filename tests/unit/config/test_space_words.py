@@ -37,7 +37,9 @@ def test_a_value_becomes_a_word_within_the_interval():
     assert dimension("a.b", "int(interval(1, 9))").word("a.b", 4) == "a.b=4"
     assert dimension("a.b", "choice(null_start, [8])").word("a.b", "[8]") == "a.b=[8]"
     one = dimension("a.b", "interval(0.12344, 0.98766)")
-    assert [one.word("a.b", end) for end in one.ends()] == ["a.b=0.1234", "a.b=0.9877"]
+    assert [one.word("a.b", end) for end in one.ends()] == ["a.b=0.12344", "a.b=0.98766"]
+    assert [one.word("a.b", value) for value in (0.123456, 0.98764)] == ["a.b=0.1235", "a.b=0.9876"]
+    assert dimension("a.b", "interval(0.9, 0.99999)").word("a.b", 0.999985) == "a.b=0.999985"
 
 
 def test_words_with_several_values_are_told_from_fixed_ones():

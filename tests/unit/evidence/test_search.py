@@ -186,6 +186,7 @@ def test_a_run_that_diverged_is_as_bad_as_can_be(search):
     measured(one.place(number), [0, 0.5, "nan"])
     one.ended(number, 0)
     assert one.trial(number).value == 0.0
+    assert best_trial(one) is None
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,17 @@ def test_any_number_of_last_rounds_may_be_asked_for():
 
 @pytest.mark.parametrize(
     ("amount", "expected"),
-    [("4", None), ("5", 0.1), ("19.5", 0.1), ("2e1", 0.2), ("2.0e+1", 0.2), ("99", 0.3)],
+    [
+        ("4", None),
+        ("5", 0.1),
+        ("19.5", 0.1),
+        ("2e1", 0.2),
+        ("2.0e+1", 0.2),
+        ("99", 0.3),
+        ("1e6.5", None),
+        ("1.2.3", None),
+        ("2e", None),
+    ],
 )
 def test_what_a_budget_buys(amount, expected):
     run = make({"round": [0, 1, 2], "comm/total_bytes": [5.0, 20.0, 35.0], "global/acc": [0.1, 0.2, 0.3]})
