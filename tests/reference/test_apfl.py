@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from harness import SIZES, sample_cohort
+from harness import SIZES, network_of, sample_cohort
 from personal_rounds import (
     EPOCHS,
     HARD,
@@ -21,12 +21,17 @@ from personal_rounds import (
     of,
     slopes,
 )
+from torch import nn
 
 from fedfeat.algorithms import apfl
 from fedfeat.algorithms.apfl import APFLClient, MixedModel
 from fedfeat.params import WeightedMean
 
 ALPHA = 0.3
+
+
+def normed():
+    return network_of(nn.BatchNorm1d(4), nn.Linear(4, 3))
 
 
 def mixed(alpha, v, w):
@@ -80,8 +85,10 @@ def test_the_global_track_is_fedavg_bit_for_bit(alpha, tmp_path):
     assert_global_track_is_fedavgs(tmp_path, of(APFLClient, alpha=alpha))
 
 
-def test_with_alpha_0_the_own_model_is_fedavgs(tmp_path):
-    federation = federation_of(tmp_path, of(APFLClient, alpha=0.0), **HARD)
+@pytest.mark.parametrize("network", [{}, {"build_model": normed}], ids=["plain", "batch norm"])
+def test_with_alpha_0_the_own_model_is_fedavgs(network, tmp_path):
+    """Its running statistics too, of who was absent for rounds or has never taken part."""
+    federation = federation_of(tmp_path, of(APFLClient, alpha=0.0), **HARD | network)
     records = federation.run()[1]
     for record in records:
         for row in record.clients:

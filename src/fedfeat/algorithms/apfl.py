@@ -67,8 +67,17 @@ class APFLClient(TwinClient):
         """Take w^t, and v_k and alpha_k beside it."""
         super().receive(payload, memory)
         found = memory or self._initial
-        self.own.fill(found.params)
         self.mix.alpha.copy_(found.alpha)
+        self.own.fill(found.params | self._statistics(found))
+
+    def _statistics(self, found: MixedModel) -> dict[str, Tensor]:
+        """Mix running statistics too: those of v_k are of its last turn, but vbar_k has w's weights of this round."""
+        share = self.mix.alpha
+        return {
+            name: torch.lerp(w, found.params[name].to(w), share.to(w))
+            for name, w in self.model.named_buffers()
+            if name in found.params and w.is_floating_point()
+        }
 
     def recall(self, payload: Weights | None, memory: MixedModel | None) -> None:
         """Take vbar_k of v_k and the received w."""

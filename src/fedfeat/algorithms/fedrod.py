@@ -48,6 +48,7 @@ class FedRoDClient(ClientModule):
         self.personal_head: nn.Module = deepcopy(cast(Network, self.model).last_layer)
         for parameter in self.personal_head.parameters():
             nn.init.zeros_(parameter)
+            parameter.requires_grad_()  # also where the layer that it is a copy of is frozen
         self._initial_head = snapshot(self.personal_head)
         self._seen: tuple[Tensor, Tensor] | None = None
 

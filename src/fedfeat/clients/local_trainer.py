@@ -28,6 +28,11 @@ _DTYPES: dict[str | int, torch.dtype] = {
     "16-true": torch.float16,
 }
 
+_MIXED: dict[str | int, torch.dtype] = {
+    **dict.fromkeys(("bf16", "bf16-mixed"), torch.bfloat16),
+    **dict.fromkeys((16, "16", "16-mixed"), torch.float16),
+}
+
 # Arguments of Lightning that are only handed on.
 _FURTHER = (
     *("limit_train_batches", "accumulate_grad_batches", "detect_anomaly", "profiler", "max_time"),
@@ -181,8 +186,10 @@ class LocalTrainer:
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Context in which evaluation computes in the precision of the fits."""
-        dtypes: dict[str | int, torch.dtype] = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-        return torch.autocast(device.type, dtype=dtypes.get(self.precision), enabled=self.precision in dtypes)
+        dtype = _MIXED.get(self.precision)
+        if dtype is torch.float16 and device.type == "cpu":
+            dtype = torch.bfloat16  # as Lightning has it there
+        return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 def dtype_of(precision: str | int | None) -> torch.dtype:

@@ -85,7 +85,7 @@ class Plan:
 
         From the last round on, the learning rate is that of the last round.
         """
-        factor = self.lr_factor(min(round_idx, self.num_rounds - 1), self.num_rounds)
+        factor = self.lr_factor(max(min(round_idx, self.num_rounds - 1), 0), self.num_rounds)
         return Task(client_id, round_idx, payload, kept, num_steps, factor, evaluate, probe, final)
 
     def setting(self, algorithm: str, keeps_optimizer: bool, data: FederatedData) -> Setting:

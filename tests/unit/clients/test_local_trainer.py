@@ -78,7 +78,15 @@ def test_gradients_are_clipped_as_asked(algorithm, at_bound):
     assert torch.isclose(moved.norm(), torch.tensor(0.5 * 0.001), rtol=1e-3) != at_bound
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("32-true", torch.float32), ("bf16-mixed", torch.bfloat16)])
+@pytest.mark.filterwarnings("ignore:.*precision")
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        ("32-true", torch.float32),
+        # All names of Lightning; a CPU has no float16 of its own, so that it takes bfloat16.
+        *((name, torch.bfloat16) for name in ("bf16-mixed", "bf16", "16-mixed", "16", 16)),
+    ],
+)
 def test_fits_and_evaluation_compute_in_the_precision_that_is_asked_for(precision, dtype):
     seen = []
     made = worker(precision=precision)

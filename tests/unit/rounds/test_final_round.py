@@ -166,6 +166,8 @@ def test_work_after_the_last_round_by_hand(tmp_path):
     for epochs, steps in ((2, 6), (0.5, 2), (0.1, 1)):
         assert type(plan)(**{**vars(plan), "final_epochs": epochs}).final_steps(8) == steps
     assert plan.task(5, 2, 6, "payload", None).lr_factor == 1 / 5  # of the last round
+    none = parties(tmp_path, batch_size=3, num_rounds=0, lr_factor=lambda r, n: 1 / (1 + r)).plan
+    assert none.task(0, 2, 6, "payload", None).lr_factor == 1  # of the first, where there are no rounds
     assert not plan.ends(5)
     assert [type(plan)(**{**vars(plan), "final_epochs": 1}).ends(r) for r in (4, 5)] == [False, True]
 

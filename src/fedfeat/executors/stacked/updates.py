@@ -31,7 +31,8 @@ def made_updates(
     plain = _sends_weights_alone(client) and not any(task.evaluate or task.probe for task in tasks)
     make = _views if plain and stacked.states is None else _concluded
     fitted = stacked.fitted()
-    healthy = is_finite(fitted)
+    # Only what is nothing but the weights is known to be finite by them.
+    healthy = make is _views and is_finite(fitted)
     results = make(worker, client, tasks, stacked, batches, fitted)
     return (
         list(results) if healthy else [_checked(worker, *pair) for pair in zip(tasks, results, strict=True)]
