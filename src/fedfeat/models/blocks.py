@@ -9,7 +9,7 @@ from torch import nn
 
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import ConfigError
-from fedfeat.models.draws import draw_layers, xavier
+from fedfeat.models.draws import drawn, xavier
 from fedfeat.models.network import Block, Network, feature_shape
 
 Norm = Literal["none", "bn", "gn"]
@@ -144,10 +144,7 @@ def conv_net(
     size = math.prod(feature_shape(model, encoder, input_shape))
     head = fc_blocks(size, hidden, num_classes, dropout=dropout, input_dropout=input_dropout)
     network = Network(encoder, head, input_shape, num_classes)
-    if init == "xavier":
-        network.draw = xavier
-        draw_layers(network, xavier)
-    return network
+    return drawn(network, xavier) if init == "xavier" else network
 
 
 def pooled_linear(width: int, num_classes: int) -> Block:

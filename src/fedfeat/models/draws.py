@@ -4,16 +4,29 @@ A group-separated network is drawn by the same rule as the network that it was: 
 layer of the small network that a group is.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
 
 from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear
 
+if TYPE_CHECKING:
+    from fedfeat.models.network import Network
+
+LinearLayer = nn.Linear | GroupedLinear
 Draw = Callable[[nn.Module], None]
 """Draws one layer's weights in place; leaves layers alone that are the framework's."""
+
+
+def drawn(network: Network, draw: Draw) -> Network:
+    """Draw all layers of a network in place, and note in it how; give the network."""
+    network.draw = draw
+    draw_layers(network, draw)
+    return network
 
 
 def draw_layers(module: nn.Module, draw: Draw | None) -> None:
@@ -25,7 +38,7 @@ def draw_layers(module: nn.Module, draw: Draw | None) -> None:
 
 def xavier(layer: nn.Module) -> None:
     """Draw weights Xavier-uniform and set biases to 0 (Glorot and Bengio 2010)."""
-    if isinstance(layer, nn.Conv2d | nn.Linear | GroupedLinear):
+    if isinstance(layer, nn.Conv2d | LinearLayer):
         for weight in _single_maps(layer):
             nn.init.xavier_uniform_(weight)
         zero_bias(layer)
@@ -48,13 +61,13 @@ def _he(layer: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
         zero_bias(layer)
 
 
-def zero_bias(layer: nn.Conv2d | nn.Linear | GroupedLinear) -> None:
+def zero_bias(layer: nn.Conv2d | LinearLayer) -> None:
     """Set a layer's biases to 0 if it has any."""
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
 
-def _single_maps(layer: nn.Conv2d | nn.Linear | GroupedLinear) -> Iterable[Tensor]:
+def _single_maps(layer: nn.Conv2d | LinearLayer) -> Iterable[Tensor]:
     """Give the weights of each group's own map: what is drawn by a layer's sizes looks at both sides of one."""
     if isinstance(layer, GroupedLinear):
         return layer.weight

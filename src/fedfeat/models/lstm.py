@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import Dropout, Size, fc_blocks, named_layers
-from fedfeat.models.draws import draw_layers, zero_bias
-from fedfeat.models.grouped_layers import GroupedLinear
+from fedfeat.models.draws import LinearLayer, drawn, zero_bias
 from fedfeat.models.network import Network
 from fedfeat.types import Vocabulary
 
@@ -132,13 +131,10 @@ def sent140_lstm(
         ("lstm", named_layers([("last", lstm)])),
     ]
     head = fc_blocks(hidden, (fc_width,), num_classes, dropout=(dropout,))
-    network = Network(encoder, head, input_shape, num_classes)
-    network.draw = _draw
-    draw_layers(network, network.draw)
-    return network
+    return drawn(Network(encoder, head, input_shape, num_classes), _draw)
 
 
 def _draw(layer: nn.Module) -> None:
-    if isinstance(layer, nn.Linear | GroupedLinear):
+    if isinstance(layer, LinearLayer):
         nn.init.uniform_(layer.weight, -INIT_RANGE, INIT_RANGE)
         zero_bias(layer)

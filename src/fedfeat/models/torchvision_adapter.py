@@ -9,14 +9,13 @@ from torch import nn
 from fedfeat.config.conditions import Condition
 from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import NORM_GROUPS, Size, image_channels, make_norm, named_layers
-from fedfeat.models.draws import Draw, draw_layers, he_fan_out, zero_bias
+from fedfeat.models.draws import Draw, LinearLayer, draw_layers, he_fan_out, zero_bias
 from fedfeat.models.grouped_conv import like_conv
-from fedfeat.models.grouped_layers import ClassLinear, GroupedLinear
+from fedfeat.models.grouped_layers import ClassLinear
 from fedfeat.models.network import Block, Network, feature_shape
 
 RESNETS = ("resnet", "resnext", "wide_resnet")
 FEATURE_NETS = ("alexnet", "vgg", "mobilenet", "efficientnet")
-LinearLayer = nn.Linear | GroupedLinear
 FAMILIES = (*RESNETS, *FEATURE_NETS, "googlenet")
 SHORT = {"resnet10": (1, 1, 1, 1)}
 """Basic blocks in each stage of torchvision's ResNet, where it has no function of that name."""

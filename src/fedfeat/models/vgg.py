@@ -7,7 +7,7 @@ from typing import Literal
 from torch import nn
 
 from fedfeat.models.blocks import NORM_GROUPS, Dropout, Norm, Size, conv_block, conv_net, image_channels
-from fedfeat.models.draws import draw_layers, he_fan_out
+from fedfeat.models.draws import drawn, he_fan_out
 from fedfeat.models.network import Block, Network
 
 VGG9_WIDTHS = (32, 64, 128, 128, 256, 256)
@@ -102,9 +102,7 @@ def vgg11(
     network = conv_net(
         "vgg11", encoder, input_shape, num_classes, hidden=sizes, dropout=drops, input_dropout=dropout
     )
-    network.draw = he_fan_out
-    draw_layers(network, network.draw)
-    return network
+    return drawn(network, he_fan_out)
 
 
 def _stages(stages: Sequence[tuple[int, int]], channels: int, norm: Norm, norm_groups: int) -> list[Block]:
