@@ -65,6 +65,10 @@ class Server(ABC):
     def broadcast(self, state: Any, client_id: int) -> Any:
         """Give the payload for one client."""
 
+    def own_payload(self, state: Any, client_id: int) -> Any:
+        """Give what a client's own model is made of between its turns, with what the client keeps: what is sent."""
+        return self.broadcast(state, client_id)
+
     @abstractmethod
     def aggregate(self, state: Any, updates: Iterable[Update]) -> Any:
         """Give the new state from the round's updates, in cohort order; ``state`` stays as it is."""

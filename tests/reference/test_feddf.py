@@ -17,6 +17,9 @@ from fedfeat.algorithms import distillation, feddf
 from fedfeat.algorithms.distillation import Course, Ensemble, batches, distil, divergence
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.feddf import FedDFServer
+from fedfeat.algorithms.fedopt import FedAvgMServer
+from fedfeat.algorithms.fedrolex import FedRolexServer
+from fedfeat.algorithms.heterofl import HeteroFLServer
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.executors.stacked.fit import StackedClients
 from fedfeat.rounds.loop import run_rounds
@@ -139,6 +142,13 @@ def test_another_average_stands_in_for_fedavg(tmp_path):
     assert_same(mine, its, 0.0)
     plain = run_config(tmp_path / "c", "algorithm=fedavg", *words)
     assert any(not torch.equal(one, other) for one, other in zip(its[0], plain[0], strict=False))
+
+
+@pytest.mark.parametrize("average", [HeteroFLServer(), FedAvgMServer(average=FedRolexServer(), lr=1.0)])
+def test_an_average_of_parts_is_refused(average):
+    rule = r"^algorithm\.server\.average must average whole networks for FedDF"
+    with pytest.raises(ConfigError, match=rule):
+        FedDFServer(average)
 
 
 def test_one_teacher_that_is_the_student_gives_no_gradient():

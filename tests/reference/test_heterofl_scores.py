@@ -8,8 +8,9 @@ from width_rounds import Setting, federation_of, networks_of
 
 from fedfeat.clients.turns import become
 from fedfeat.models.streams import WEIGHTED
-from fedfeat.models.widths import axes_of, narrowed
+from fedfeat.models.widths import axes_of, narrowed, part_of, places
 from fedfeat.params import copy_into, snapshot
+from fedfeat.rounds.own_models import own_scores
 
 
 def divided(network, rate):
@@ -81,6 +82,44 @@ def test_between_turns_a_narrow_client_that_learns_alone_is_scored_so_too(tmp_pa
     accuracy, loss = scored_by_hand(experiment, worker.module_of(1), 0.25)
     assert metrics["own/acc"] == accuracy
     assert metrics["own/loss"] == pytest.approx(loss, abs=1e-9)
+
+
+def test_between_turns_static_batch_norm_has_the_statistics_of_the_part(tmp_path):
+    """Its channels read fewer numbers than in the whole network, so it is not normalised by what that one sees."""
+    words = ["algorithm=heterofl", "structure.levels=[1.0,0.25]", "model.norm=bn", "federation.num_rounds=1"]
+    experiment, steps = steps_of(tmp_path, *words, "data.loader.num_train=150", "scenario.weak_fraction=0.5")
+    worker, data, state = experiment.executor.worker, experiment.data, steps[-1][0].state
+    whole = worker.networks.build().double()
+    part = narrowed(whole, axes_of(whole), 0.25, scaler=False)
+    copy_into(part, part_of(state.params, places(axes_of(whole), 0.25)))
+    for norm in (module for module in part.modules() if isinstance(module, torch.nn.BatchNorm2d)):
+        norm.reset_running_stats()
+        norm.momentum = None
+    ((inputs, labels),) = data.test_batches(data.test_indices(1), 1000, 1)
+    with torch.no_grad():
+        part.train()(torch.cat([data.plain(data.dataset.train.inputs[:150])]))
+        logits = part.eval()(inputs)
+    found = own_scores(experiment.server, experiment.executor, data, experiment.store, state, [1], 1)[1]
+    assert found["own/acc"] == float((logits.argmax(1) == labels).double().mean())
+    assert found["own/loss"] == pytest.approx(float(functional.cross_entropy(logits, labels)), abs=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["none", "bn"])
+@pytest.mark.parametrize("half", ["heterofl", "fedrolex"])
+def test_weak_clients_are_scored_at_the_level_that_they_would_have_in_the_next_round(half, norm, tmp_path):
+    words = [
+        f"algorithm={half}",
+        "structure.levels=[1.0,0.5,0.25]",
+        "structure.dynamic=true",
+        f"model.norm={norm}",
+    ]
+    words += ["federation.num_rounds=2", "federation.final_epochs=1", "scenario.weak_fraction=0.5"]
+    experiment, steps = steps_of(tmp_path, *words)
+    networks = experiment.executor.worker.networks
+    weak = experiment.plan.excluded
+    assert any(networks.key(k, 0) != networks.key(k, 2) for k in weak)
+    final = {row.client_id: row.final_acc for row in steps[-1][1].clients}
+    assert all(0 <= final[k] <= 1 for k in weak)
 
 
 def test_the_part_that_the_server_gives_has_no_scaler_until_it_is_trained(tmp_path):

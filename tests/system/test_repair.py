@@ -96,6 +96,22 @@ def test_changed_images_are_refused(cli, images, tmp_path):
     assert not (run / "summary.json").exists()
 
 
+def test_a_finished_run_of_images_elsewhere_is_not_that_of_others(cli, images, tmp_path, caplog):
+    overrides, root = images
+    assert cli(*overrides).code == 0
+    other = tmp_path / "other"
+    paint(other, 1)
+    outcome = cli(*overrides, f"data.root={other}")
+    assert outcome.code == 2
+    assert "the digest of the examples is" in outcome.stderr
+    moved = root.rename(tmp_path / "moved")
+    assert cli(*overrides, f"data.root={moved}").code == 0
+    assert "unknown" not in caplog.text
+    # Without any data the summary is given all the same, and it is said that nothing was compared.
+    assert cli(*overrides, f"data.root={tmp_path / 'nowhere'}").code == 0
+    assert "had these data is unknown" in caplog.text
+
+
 def test_altered_caches_are_made_again(cli, images, tmp_path, caplog):
     overrides, _ = images
     assert cli(*overrides).code == 0

@@ -88,6 +88,9 @@ class FedDFServer(Around):
         keep: Literal["last", "best"] = "best",
     ) -> None:
         super().__init__(average)
+        if average.accepts_changing:
+            rule = "average whole networks for FedDF, whose students are whole"
+            raise ConfigError.rule("algorithm.server.average", rule, type(average).__name__)
         self.accepts_unequal = self.needs_whole_model = self.rebuilds_networks = True
         # Teachers compute with what clients send, before any average takes statistics.
         self.statistics = 0

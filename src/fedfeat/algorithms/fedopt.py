@@ -85,6 +85,10 @@ class FedOptServer(Around, AveragingServer):
         """Send what the average sends."""
         return self.average.broadcast(state.average, client_id)
 
+    def own_payload(self, state: FedOptState, client_id: int) -> Weights:
+        """Give what the average gives."""
+        return self.average.own_payload(state.average, client_id)
+
     def aggregate(self, state: FedOptState, updates: Iterable[Update]) -> FedOptState:
         """Average, and step from x by the difference; a round without an update changes nothing of it."""
         cohort: list[tuple[int, int]] = []

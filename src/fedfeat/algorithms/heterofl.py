@@ -31,7 +31,7 @@ from fedfeat.models.policy import DROPPED, keys_with, sent_keys
 from fedfeat.models.widths import Places, axes_of, part_of, places, scale_in_eval
 from fedfeat.params import copy_into, snapshot
 from fedfeat.server import AveragingServer
-from fedfeat.types import Federation, Setting, Site, Turn, Update, Weights
+from fedfeat.types import Federation, Params, Setting, Site, Turn, Update, Weights
 
 _BATCH = 100
 """Examples in a batch of the pass for the statistics."""
@@ -133,6 +133,16 @@ class HeteroFLServer(AveragingServer):
         """Send the client's part."""
         return Weights(part_of(state.params, self._held(state, client_id)))
 
+    def own_payload(self, state: HeteroFLState, client_id: int) -> Weights:
+        """Give the client's part, with static batch norm's statistics of this part alone."""
+        sent = self.broadcast(state, client_id)
+        if not state.statistics:
+            return sent
+        network = self.site.networks.build(self.site.networks.key(client_id, state.round_idx))
+        scale_in_eval(network, False)
+        found, _ = self._statistics(state, network, sent.params)
+        return Weights(sent.params | found)
+
     def aggregate(self, state: HeteroFLState, updates: Iterable[Update]) -> HeteroFLState:
         """Average; a round without an update changes nothing but its number."""
         mean, is_empty = ElementMean(state.params), True
@@ -192,11 +202,18 @@ class HeteroFLServer(AveragingServer):
     def _with_statistics(self, state: HeteroFLState) -> HeteroFLState:
         if not state.statistics:
             return state
-        site, network = self.site, self._network
-        copy_into(network, state.params)
+        found, num_inputs = self._statistics(state, self._network, state.params)
+        self.site.spend(float(num_inputs * forward_flops(self._network)))
+        return state._replace(statistics=found)
+
+    def _statistics(
+        self, state: HeteroFLState, network: Network, params: Params
+    ) -> tuple[dict[str, Tensor], int]:
+        """Take the statistics of a network with these tensors; also give of how many inputs."""
+        site = self.site
+        copy_into(network, params)
         inputs, _ = site.examples("train_pool", self.statistics or sys.maxsize, state.round_idx)
         parts = inputs.tensor_split(max(len(inputs) // _BATCH, 1))
         with site.autocast():
             take_statistics(network.to(site.device), (site.plain(part) for part in parts))
-        site.spend(float(len(inputs) * forward_flops(network)))
-        return state._replace(statistics=snapshot(network, state.statistics))
+        return snapshot(network, state.statistics), len(inputs)

@@ -179,13 +179,13 @@ class Worker:
 
     def evaluate_client(self, task: Task) -> dict[str, float]:
         """Score a client's own model on its own test part."""
-        module = self.module_of(task.client_id)
+        module = self.module_of(task.client_id, task.round_idx)
         become(module, task, module.recall)
         return self.own_score(module, task.client_id)
 
     def score_own(self, task: Task) -> Scores:
         """Score a client's own model, one that takes no data of the client's to make, on all test examples."""
-        module = self.module_of(task.client_id)
+        module = self.module_of(task.client_id, task.round_idx)
         become(module, task, module.recall)
         batches = self.data.test_batches(np.arange(self.data.num_test), self.settings.eval_batch_size)
         with self._evaluating(module):

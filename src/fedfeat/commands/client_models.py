@@ -51,7 +51,7 @@ def client_modules(
     """
     worker = experiment.executor.worker
     for client_id in range(experiment.plan.num_clients) if clients is None else clients:
-        task = _task(experiment, at, client_id)
+        task = _task(experiment, at, client_id, refit)
         module = worker.module_of(client_id, task.round_idx)
         if refit:
             worker.fit(task)
@@ -81,8 +81,8 @@ def _represented(module: ClientModule, network: Any, inputs: Tensor) -> Tensor:
     return represented(lambda raw: network.representation(module.laid_out(module.plain(raw))), inputs, PART)
 
 
-def _task(experiment: Experiment, at: Checkpoint | Progress, client_id: int) -> Any:
-    round_idx, state = at[:2]
-    payload = experiment.server.broadcast(state, client_id)
+def _task(experiment: Experiment, at: Checkpoint | Progress, client_id: int, refit: bool) -> Any:
+    (round_idx, state), server = at[:2], experiment.server
+    payload = (server.broadcast if refit else server.own_payload)(state, client_id)
     num_steps = experiment.plan.full_steps(experiment.data.num_examples(client_id))
     return experiment.plan.task(round_idx, client_id, num_steps, payload, experiment.store.get(client_id))

@@ -167,8 +167,8 @@ class LoadedRun:
             raise CheckpointError(f"client_id must be from 0 to {last}, but it is {client_id!r}.")
         checkpoint = self._checkpoint(round_idx)
         self._store.restore(checkpoint.manifest)
-        payload = self._server.broadcast(checkpoint.server_state, client_id)
-        module = self._module(client_id)
+        payload = self._server.own_payload(checkpoint.server_state, client_id)
+        module = self._module(client_id, checkpoint.round_idx)
         become(
             module, Task(client_id, checkpoint.round_idx, payload, self._store.get(client_id)), module.recall
         )
@@ -222,9 +222,9 @@ class LoadedRun:
             node = node[part]
         return hydra.utils.instantiate(node, _convert_="all")
 
-    def _module(self, client_id: int | None) -> ClientModule:
+    def _module(self, client_id: int | None, round_idx: int = 0) -> ClientModule:
         networks, build, seed = self._networks, build_client(self._cfg), self.config["seed"]
-        key = None if client_id is None else networks.key(client_id)
+        key = None if client_id is None else networks.key(client_id, round_idx)
         module = make_module(build, networks, key, self._trainer, seed)
         module.plain = self._pipeline.test
         return module

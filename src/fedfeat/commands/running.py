@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from fedfeat.commands.assembly import build_experiment, is_primary
+from fedfeat.commands.assembly import build_data, build_experiment, is_primary
 from fedfeat.config.explain import explain
 from fedfeat.config.objective import check_objective
 from fedfeat.config.rules import check, check_complete
-from fedfeat.errors import CheckpointError, UserError
+from fedfeat.errors import CheckpointError, DataError, UserError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs import directory as rundir
-from fedfeat.runs.data_facts import DataFacts
+from fedfeat.runs.data_facts import DataFacts, check_same_data
 from fedfeat.runs.leftovers import sweep
 from fedfeat.runs.sweep_names import directory_name
 from fedfeat.runs.weight_files import note_weights
@@ -74,6 +74,7 @@ def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[s
         )
     summary = rundir.finished_summary(run_dir)
     if summary is not None:
+        _check_examples(cfg, config, run_dir)
         _log.info("The run in %s is finished; nothing to do.", run_dir)
         return summary
     with rundir.locked(run_dir) if primary else nullcontext(), _noted(run_dir, primary), ExitStack() as stack:
@@ -86,6 +87,24 @@ def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[s
         if primary:
             _finish(experiment, summary)
     return summary
+
+
+def _check_examples(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> None:
+    """Refuse a finished run of other examples than those asked for, where they lie elsewhere than its own did."""
+    stored = rundir.stored_config(run_dir)
+    if all(_root(stored, section) == _root(config, section) for section in ("data", "public")):
+        return
+    from fedfeat.commands.slow_imports import import_slow
+
+    import_slow()
+    try:
+        check_same_data(run_dir, build_data(cfg, config, "cpu"))
+    except DataError as error:
+        _log.warning("Whether the run in %s had these data is unknown: %s", run_dir, error)
+
+
+def _root(config: Mapping[str, Any], section: str) -> Any:
+    return (config.get(section) or {}).get("root")
 
 
 def _write(experiment: "Experiment", cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> None:

@@ -103,7 +103,8 @@ class _Loop:
         self.plan, self.server, self.executor, self.data, self.store = plan, server, executor, data, store
         self.meter = meter
         self.num_examples = data.class_counts.sum(axis=1)
-        self.able = tuple(k for k in range(plan.num_clients) if k not in plan.excluded)
+        self.everyone = range(plan.num_clients)
+        self.able = tuple(k for k in self.everyone if k not in plan.excluded)
 
     def one_round(self, progress: Progress) -> tuple[Progress, RoundRecord]:
         start = time.perf_counter()
@@ -137,8 +138,7 @@ class _Loop:
         if survey is None:
             return state
         inputs = self.data.unlabelled(survey, self.plan.seed, round_idx)
-        able = [k for k in range(self.plan.num_clients) if k not in self.plan.excluded]
-        groups = {"none": (), "cohort": cohort, "all": able}
+        groups = {"none": (), "cohort": cohort, "all": self.able}
         asked = survey.asked if isinstance(survey.asked, tuple) else groups[survey.asked]
         bytes_of = ByteCounter()
 
@@ -219,7 +219,7 @@ class _Loop:
             observed = {name: tuple(v.tolist()) for name, v in self.executor.observe(payload).items()}
             metrics |= summarise_observed(observed)
         metrics |= evaluate_further(*where, self.server.further_payloads(state), self.num_examples)
-        personal = self._own_scores(state, range(self.plan.num_clients)) if self.plan.personal else {}
+        personal = self._own_scores(state, round_idx, self.everyone) if self.plan.personal else {}
         final = self._final_scores(state) if self.plan.ends(round_idx) else {}
         for prefix, found in (("personal", personal), ("local_pre_agg", tally.turns), ("final_all", final)):
             for name in ("acc", "val_acc"):
@@ -229,8 +229,8 @@ class _Loop:
         tally.spent("evaluate", time.perf_counter() - start)
         return Evaluation(metrics, rows, observed)
 
-    def _own_scores(self, state: Any, clients: Sequence[int]) -> dict[int, dict[str, float]]:
-        return own_scores(self.server, self.executor, self.data, self.store, state, clients)
+    def _own_scores(self, state: Any, round_idx: int, clients: Sequence[int]) -> dict[int, dict[str, float]]:
+        return own_scores(self.server, self.executor, self.data, self.store, state, clients, round_idx)
 
     def _final_scores(self, state: Any) -> dict[int, dict[str, float]]:
         """Score every client after one more fit from what it would receive; nothing of it is kept or counted."""
@@ -247,4 +247,4 @@ class _Loop:
         waiting = Turns(self.able, make, [float(steps) for steps in num_steps.values()])
         updates = (self._survived(result) for result in self.executor.map("fit", waiting))
         found = {update.client_id: update.metrics for update in updates if update is not None}
-        return found | self._own_scores(state, sorted(plan.excluded))
+        return found | self._own_scores(state, plan.num_rounds, sorted(plan.excluded))

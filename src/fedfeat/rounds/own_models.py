@@ -26,8 +26,9 @@ def own_scores(
     store: ClientStore,
     state: Any,
     clients: Sequence[int],
+    round_idx: int,
 ) -> dict[int, dict[str, float]]:
-    """Score clients' own models as they are, each on what it has of `own_parts`.
+    """Score clients' own models as they are after ``round_idx`` rounds, each on what it has of `own_parts`.
 
     Clients that have kept nothing yet and would receive the same are one model, which is run once, unless each has
     inputs or validation examples of its own.
@@ -36,10 +37,11 @@ def own_scores(
     has_state = set(store)
     own_data = data.permuted or data.num_val or adapts(executor.worker.module)
     untrained = [] if own_data else [k for k in clients if k not in has_state]
-    for payload, alike in _alike(untrained, partial(server.broadcast, state), executor.worker.networks.key):
-        found |= _common_scores(executor, data, Task(alike[0], 0, payload, None), alike)
+    make, architecture = partial(server.own_payload, state), executor.worker.networks.key
+    for payload, alike in _alike(untrained, make, partial(architecture, round_idx=round_idx)):
+        found |= _common_scores(executor, data, Task(alike[0], round_idx, payload, None), alike)
     left = [k for k in clients if k not in found]
-    waiting = Turns(left, lambda k: Task(k, 0, server.broadcast(state, k), store.get(k)))
+    waiting = Turns(left, lambda k: Task(k, round_idx, make(k), store.get(k)))
     scores = raise_failures(executor.map("evaluate_client", waiting))
     found |= zip(left, _with_progress(scores, len(left), "Own models scored"), strict=True)
     return {k: found[k] for k in clients}

@@ -69,16 +69,9 @@ def check_same_config(run_dir: Path, config: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: Names the first differing key and both values.
     """
-    path = run_dir / "config.yaml"
-    if not path.exists():
+    if not (run_dir / "config.yaml").exists():
         return
-    rule = f"{path} must hold the run's configuration"
-    try:
-        stored = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{rule}, but it is not YAML: {error}.") from error
-    if not isinstance(stored, Mapping):
-        raise CheckpointError(f"{rule}, but it holds a {type(stored).__name__} instead of keys.")
+    stored = stored_config(run_dir)
     old, new = flatten(experiment_config(stored), "."), flatten(experiment_config(config), ".")
     for key in sorted({*old, *new}):
         if old.get(key) != new.get(key):
@@ -86,6 +79,23 @@ def check_same_config(run_dir: Path, config: Mapping[str, Any]) -> None:
                 f"hydra.run.dir must be a new directory or one of the same configuration, but {run_dir} holds a run "
                 f"with {key}={old.get(key)!r} instead of {new.get(key)!r}."
             )
+
+
+def stored_config(run_dir: Path) -> Mapping[str, Any]:
+    """The configuration that a run began with.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    path = run_dir / "config.yaml"
+    rule = f"{path} must hold the run's configuration"
+    try:
+        stored = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{rule}, but it is not YAML: {error}.") from error
+    if not isinstance(stored, Mapping):
+        raise CheckpointError(f"{rule}, but it holds a {type(stored).__name__} instead of keys.")
+    return stored
 
 
 def finished_summary(run_dir: Path) -> dict[str, Any] | None:

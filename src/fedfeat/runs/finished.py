@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,10 @@ class Run:
         metrics: ``metrics.csv``.
         choices: Option that was taken in each group of the configuration; empty where the directory does not say.
         written: Keys that were given on the command line, or by a sweep.
-        data: What tells its data set from others of that name: shape of an input, classes.
+        data: What tells its data set from others of that name: shape of an input, classes, and the folder where these
+            do not tell.
         data_root: Where it looked for its data.
+        examples: Digest of its examples; empty where the directory does not say.
     """
 
     path: Path
@@ -44,6 +47,7 @@ class Run:
     written: frozenset[str] = frozenset()
     data: str = ""
     data_root: str = ""
+    examples: str = ""
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -69,13 +73,40 @@ def _without_repetitions(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """Keep one run of each setting and seed: a second has the same numbers, and would make the spread look smaller."""
     # A directory of before there was data.json is taken to have the data that others have under that name.
     known = {run.setting.get("data.name"): run.data for run in reversed(runs) if run.data}
+    named = [replace(run, data=run.data or known.get(run.setting.get("data.name"), "")) for run in runs]
     kept, repeated = dict[str, Run](), []
-    for run in runs:
-        full = replace(run, data=run.data or known.get(run.setting.get("data.name"), ""))
-        first = kept.setdefault(identity(full.setting, str(full.summary["seed"]), full.data), full)
-        if first is not full:
+    for run in told_apart(named):
+        first = kept.setdefault(identity(run.setting, str(run.summary["seed"]), run.data), run)
+        if first is not run:
             repeated.append(f"{run.path}: skipped, same setting and seed as {first.path}.")
     return list(kept.values()), repeated
+
+
+def told_apart(runs: Sequence[Run]) -> list[Run]:
+    """Add their folder to the data of runs that were made, but for the seed, as others whose examples were others.
+
+    Examples may follow the seed, as those that are generated do, so two folders are told apart only where digests
+    differ; data that were moved stay one.
+    """
+    groups: dict[str, list[list[Run]]] = {}
+    for run in runs:
+        setting = {key: value for key, value in run.setting.items() if not key.endswith("seed")}
+        parts = groups.setdefault(identity(setting, run.data), [])
+        joined = [part for part in parts if any(_same_examples(run, other) for other in part)]
+        parts[:] = [part for part in parts if part not in joined] + [[*chain(*joined), run]]
+    folders = {
+        id(run): part[0].data_root
+        for parts in groups.values()
+        if len(parts) > 1
+        for part in parts
+        for run in part
+    }
+    return [replace(run, data=run.data + folders.get(id(run), "")) for run in runs]
+
+
+def _same_examples(one: Run, other: Run) -> bool:
+    same_place = one.data_root == other.data_root
+    return same_place or one.examples == other.examples or not (one.examples and other.examples)
 
 
 def read_run(path: Path) -> Run:
@@ -92,7 +123,7 @@ def read_run(path: Path) -> Run:
     }
     read = summary, setting, published_numbers(config), read_metrics(path / "metrics.csv")
     root = str((config.get("data") or {}).get("root", ""))
-    return Run(path, *read, _choices(path), _written(path), _data(path), root)
+    return Run(path, *read, _choices(path), _written(path), _data(path), root, _examples(path))
 
 
 def _choices(path: Path) -> dict[str, str]:
@@ -117,6 +148,13 @@ def _data(path: Path) -> str:
     try:
         facts = json.loads((path / "data.json").read_text())
         return json.dumps([facts["input_shape"], facts["classes"]])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def _examples(path: Path) -> str:
+    try:
+        return str(json.loads((path / "data.json").read_text())["fingerprint"][0])
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 

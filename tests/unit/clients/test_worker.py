@@ -111,7 +111,7 @@ def test_validation_examples_of_a_client_are_scored_as_its_own_part(tmp_path):
     assert update.metrics["own/val_loss"] == pytest.approx(expected)
     assert "own/val_acc" not in worker.fit(task(federation, 1, 5, evaluate=True)).metrics
     # Before anyone has trained all are one model, which each has its own examples for.
-    scores = own_scores(federation.server, federation.executor, data, federation.store, state, range(3))
+    scores = own_scores(federation.server, federation.executor, data, federation.store, state, range(3), 0)
     assert scores[2]["own/val_loss"] == pytest.approx(np.log(3))
     assert scores[2]["own/val_acc"] == (labels == 0).float().mean()
     assert ["own/val_acc" in scores[k] for k in range(3)] == [True, False, True]

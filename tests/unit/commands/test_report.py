@@ -188,6 +188,29 @@ def test_what_the_directory_says_beside_the_configuration(tmp_path):
     assert (second.choices, second.written, second.data) == ({}, frozenset(), first.data)
 
 
+def run_on(path, seed, root, digest):
+    make_run(path, seed, data={"name": "pictures"}, acc=seed / 10)
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    config["data"]["root"] = root
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    facts = {"input_shape": [1], "classes": ["cat"], "fingerprint": [digest, "s"]}
+    (path / "data.json").write_text(json.dumps(facts))
+
+
+def test_runs_of_two_folders_are_one_setting_only_where_their_examples_are(tmp_path):
+    run_on(tmp_path / "a", 0, "/home/cats", "x")
+    run_on(tmp_path / "b", 1, "/home/cats", "y")  # generated from the seed
+    run_on(tmp_path / "c", 1, "/home/dogs", "z")
+    run_on(tmp_path / "d", 2, "/home/dogs", "z")
+    run_on(tmp_path / "e", 0, "/moved/cats", "x")
+    run_on(tmp_path / "f", 2, "/moved/cats", "u")
+    runs, skipped = find_runs([tmp_path])
+    assert skipped == [f"{tmp_path / 'e'}: skipped, same setting and seed as {tmp_path / 'a'}."]
+    settings = group_runs(runs)
+    assert [[run.path.name for run in setting.runs] for setting in settings] == [["a", "b", "f"], ["c", "d"]]
+    assert [setting.words["data"] for setting in settings] == ["pictures (cats)", "pictures (dogs)"]
+
+
 def refused(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)

@@ -193,6 +193,7 @@ def test_a_run_that_diverged_is_as_bad_as_can_be(search):
     ("more", "named"),
     [
         ({"words": ["data=synthetic"]}, "words"),
+        ({"words": ["data=digits", "data.root=/elsewhere"]}, "words"),
         ({"space": {"optimizer.lr": SPACE["optimizer.lr"]}}, "space"),
         ({"seed": 2}, "seed"),
     ],
