@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import tempfile
 import time
 from pathlib import Path
 
@@ -72,59 +71,33 @@ def test_of_other_machines_they_go_only_where_nobody_else_writes(tmp_path):
 @pytest.fixture
 def system(tmp_path, monkeypatch):
     """Folders in place of the system's."""
-    for name in ("tmp", "shm", "run"):
+    for name in ("tmp", "run"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(leftovers, "RAY_PARENT", tmp_path / "tmp")
-    monkeypatch.setattr(leftovers, "_SHARED_MEMORY", tmp_path / "shm")
     return tmp_path
 
 
-def test_folders_and_shared_memory_go_with_the_last_of_their_processes(system, writer):
-    for name in ("pymp-a", "fedfeat-ray-a", "pymp-foreign"):
+def test_folders_go_with_the_last_of_their_processes(system, writer):
+    for name in ("fedfeat-ray-a", "fedfeat-ray-unmarked", "foreign"):
         (system / "tmp" / name).mkdir()
         (system / "tmp" / name / "socket").write_text("")
     gone = Owner.of()._replace(started=1)
-    living = Owner.of(writer.pid)
-    for name in ("pymp-a", "fedfeat-ray-a"):
-        (system / "tmp" / name / leftovers.MARK).write_text(f"{gone}\n{living}\n")
-    tensor = system / "shm" / f"torch_{writer.pid}_1_1"
-    for path in (tensor, system / "shm" / f"torch_{os.getpid()}_1_1", system / "shm" / "torch_1_1_1"):
-        path.write_text("")
+    for name in ("fedfeat-ray-a", "foreign"):
+        (system / "tmp" / name / leftovers.MARK).write_text(f"{gone}\n{Owner.of(writer.pid)}\n")
     leftovers.sweep(system / "run")
     assert len(names(system / "tmp")) == 3
-    assert tensor.exists()
     os.kill(writer.pid, signal.SIGKILL)
     writer.join()
     leftovers.sweep(system / "run")
-    assert names(system / "tmp") == ["pymp-foreign"]
-    # The first owner's number is this process's, whose tensors stay.
-    assert names(system / "shm") == sorted([f"torch_{os.getpid()}_1_1", "torch_1_1_1"])
+    assert names(system / "tmp") == ["fedfeat-ray-unmarked", "foreign"]
 
 
-def mark_and_end(folder, is_new):
-    leftovers.mark(folder, is_new=is_new)
-
-
-def run_in_a_child(*call):
-    process = CONTEXT.Process(target=call[0], args=call[1:])
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-
-
-def test_a_folder_stays_that_a_parent_still_uses_when_its_child_has_ended(system):
-    marked, unmarked = (system / "tmp" / name for name in ("pymp-marked", "pymp-unmarked"))
-    for folder in (marked, unmarked):
-        folder.mkdir()
-    leftovers.mark(marked)
-    for folder in (marked, unmarked):
-        run_in_a_child(mark_and_end, folder, False)
+def test_a_mark_keeps_a_folder(system):
+    folder = system / "tmp" / "fedfeat-ray-b"
+    folder.mkdir()
+    leftovers.mark(folder)
     leftovers.sweep(system / "run")
-    assert names(system / "tmp") == ["pymp-marked", "pymp-unmarked"]
-    run_in_a_child(mark_and_end, unmarked, True)
-    leftovers.sweep(system / "run")
-    assert names(system / "tmp") == ["pymp-marked"]
+    assert folder.exists()
 
 
 def test_all_folders_of_a_run_are_looked_through(system):

@@ -3,22 +3,21 @@
 import atexit
 import ctypes
 import os
-import pickle
 import signal
+import socket
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import get_context
 from multiprocessing.connection import wait
 from typing import Any
 
 import torch
-import torch.multiprocessing
-from torch.multiprocessing import get_context
 
 from fedfeat.clients.worker import Worker
 from fedfeat.executors.codec import arguments_of, portable
-from fedfeat.executors.forked.shared import pack, unpack
+from fedfeat.executors.forked.shared import pack, receive, send
 from fedfeat.executors.job import Job, attempt
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -36,8 +35,8 @@ class Child:
     """
 
     def __init__(self, worker: Worker, siblings: Sequence["Child"]) -> None:
-        self._connection, far_end = get_context("fork").Pipe()
-        inherited = [sibling._connection for sibling in siblings] + [self._connection]
+        self._channel, far_end = socket.socketpair()
+        inherited = [sibling._channel for sibling in siblings] + [self._channel]
         self._process = get_context("fork").Process(
             target=_serve, args=(worker, far_end, inherited, os.getpid()), daemon=True
         )
@@ -57,7 +56,7 @@ class Child:
     def send(self, job: Job, place: int) -> bool:
         """Send a task; False where the child is dead."""
         try:
-            self._connection.send((job.method, job.pack(job.arguments(place))))
+            send(self._channel, job.method, job.pack(job.arguments(place)))
         except (BrokenPipeError, ConnectionResetError):
             return False
         self.waiting.append((job, place))
@@ -66,9 +65,8 @@ class Child:
     def receive(self) -> bool:
         """Take the result of the oldest task; False where the child is dead."""
         try:
-            result = unpack(self._connection.recv())
-        # A child that dies while it hands memory over leaves a message whose memory is gone.
-        except (EOFError, OSError, pickle.UnpicklingError):
+            _, (result,) = receive(self._channel)
+        except (EOFError, ConnectionResetError):
             return False
         job, place = self.waiting.popleft()
         job.put(place, result)  # also where the job was given up, and nobody asks for it
@@ -77,16 +75,16 @@ class Child:
     def end(self) -> None:
         """End the process, whatever it is doing."""
         atexit.unregister(self.end)
-        self._connection.close()
+        self._channel.close()
         self._process.kill()
         self._process.join()
 
     @staticmethod
     def with_news(children: Iterable["Child"], block: bool) -> list["Child"]:
         """Give the children that have a result, or have died; wait for the first one where asked to."""
-        by_connection: dict[Any, Child] = {child._connection: child for child in children}
-        found = wait(list(by_connection), None if block else 0) if by_connection else []
-        return [by_connection[one] for one in found]
+        by_channel: dict[Any, Child] = {child._channel: child for child in children}
+        found = wait(list(by_channel), None if block else 0) if by_channel else []
+        return [by_channel[one] for one in found]
 
 
 @contextmanager
@@ -99,7 +97,7 @@ def _held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(worker: Worker, connection: Any, inherited: Iterable[Any], parent: int) -> None:
+def _serve(worker: Worker, channel: socket.socket, inherited: Iterable[socket.socket], parent: int) -> None:
     _die_with(parent)
     for one in inherited:
         one.close()
@@ -109,12 +107,12 @@ def _serve(worker: Worker, connection: Any, inherited: Iterable[Any], parent: in
     torch.set_num_threads(1)
     while True:
         try:
-            method, packed = connection.recv()
-        except (EOFError, OSError):
+            method, arguments = receive(channel)
+        except (EOFError, ConnectionResetError):
             return
-        result = attempt(worker, method, arguments_of(map(unpack, packed)))
+        result = attempt(worker, method, arguments_of(arguments))
         try:
-            connection.send(pack(portable(result)))
+            send(channel, method, [pack(portable(result))])
         except (BrokenPipeError, ConnectionResetError):
             return
 

@@ -8,9 +8,6 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.process import current_process
-from multiprocessing.util import get_temp_dir
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,12 +23,11 @@ from fedfeat.executors.codec import Packer
 from fedfeat.executors.forked.child import Child
 from fedfeat.executors.forked.shared import Shared
 from fedfeat.executors.job import Job, attempt, costs_of
-from fedfeat.runs.leftovers import mark
 
 _log = logging.getLogger("fedfeat")
 
-# Bytes of the path of a socket (Linux), less the end and the name that multiprocessing gives it.
-_LONGEST = 108 - 1 - len("/listener-12345678")
+# Tasks that a child has at once: their messages have to find room in its socket.
+_MOST = 64
 
 
 class ProcessExecutor(Executor):
@@ -77,17 +73,8 @@ class ProcessExecutor(Executor):
         with warnings.catch_warnings():
             # Threads of libraries that wait for work do no harm: a child with one thread never asks for them.
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-            # Made before the others, which inherit it: their sockets would lie in folders of their own.
-            # A forked process goes on with its parent's, under which multiprocessing keeps it.
-            is_new = "tempdir" not in current_process()._config  # type: ignore[attr-defined]
-            folder = Path(get_temp_dir())
-            if len(str(folder)) > _LONGEST:
-                longest = _LONGEST - len(folder.name) - 1
-                rule = f"be at most {longest} characters long, for sockets of executor=processes lie in it"
-                raise ConfigError.rule("TMPDIR", rule, str(folder.parent))
             for _ in range(self._num_processes - 1):
                 self._children.append(Child(self.worker, self._children))
-            mark(folder, [child.pid for child in self._children if child.pid], is_new)
 
     def close(self) -> None:
         """End the other processes."""
@@ -115,7 +102,7 @@ class ProcessExecutor(Executor):
         self, method: str, make: Callable[[int], Sequence[Any]], costs: Sequence[float]
     ) -> Iterator[Any]:
         """Run a `Job`, see there for the arguments, and give its results in cohort order."""
-        job = Job(method, make, costs, self._window, Packer(Shared.of))
+        job = Job(method, make, costs, self._window, Packer(Shared))
         while not job.done:
             place = job.next()
             if place is not None:
@@ -128,7 +115,8 @@ class ProcessExecutor(Executor):
         """Give every child as much to do as takes this process its own task, and a task more."""
         while self._children:
             child = min(self._children, key=lambda one: one.outstanding)
-            place = job.next() if child.outstanding <= own_cost else None
+            has_room = child.outstanding <= own_cost and len(child.waiting) < _MOST
+            place = job.next() if has_room else None
             if place is None:
                 return
             if not child.send(job, place):
