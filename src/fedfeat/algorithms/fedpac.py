@@ -235,7 +235,7 @@ class FedPACServer(Server):
             mean.add((payload := update.payload).params, update.num_examples)
             classes, means = payload.prototypes
             parts.append(over_all_classes(classes, means, payload.counts, num_classes))
-            rest = transform(payload._replace(params={}), torch.clone)  # a part would hold the whole in memory
+            rest = transform(payload._replace(params={}), torch.clone)  # parts hold it all
             sent.append(update._replace(payload=rest))
         if mean.is_empty:
             return state
