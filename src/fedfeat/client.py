@@ -126,8 +126,7 @@ class ClientModule(ClippedModule):
 
     def ready(self, turn: Turn) -> None:
         """Set what every method has anew in a turn; the worker's, before `begin_turn`."""
-        self.lr = turn.lr
-        counts, device = turn.class_counts, turn.device
+        self.lr, counts, device = turn.lr, turn.class_counts, turn.device
         self._outside, self._prior = scope_terms(self.model, self.softmax_scope, counts, device)
         self._loss_sum, self._num_seen = 0.0, 0.0
 
@@ -185,17 +184,18 @@ class ClientModule(ClippedModule):
         return loss
 
     def on_train_end(self) -> None:
-        """Lightning hook: put the devices of this fit together."""
+        """Lightning hook: put together what the devices of this fit have seen."""
         if self.trainer.world_size > 1:
             seen = torch.tensor([float(self._loss_sum), self._num_seen], device=self.device)
             self._loss_sum, self._num_seen = self.trainer.strategy.reduce(seen, reduce_op="sum").tolist()
+            for buffer in self.buffers():
+                torch.distributed.broadcast(buffer, 0)
 
     def configure_optimizers(self) -> Optimizer:
         """Lightning hook: a fresh optimizer at the round's learning rate, over whatever of this module trains."""
-        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = self.optimizer_factory(trainable, lr=self.lr)
-        if self.optimizer_state:
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": self.optimizer_state})
+        optimizer = self.optimizer_factory([p for p in self.parameters() if p.requires_grad], lr=self.lr)
+        if state := self.optimizer_state:
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         return optimizer
 
     def local_steps(self, num_steps: int) -> int:
@@ -203,7 +203,7 @@ class ClientModule(ClippedModule):
         return num_steps
 
     def phases(self, num_steps: int, steps_per_epoch: int) -> tuple[int, ...]:
-        """Split the steps of a fit into those of its phases, of which each may train something else."""
+        """Split the steps of a fit into those of its phases, each of which may train something else."""
         return (num_steps,)
 
     def begin_phase(self, phase: int, optimizer: Optimizer) -> None:
@@ -244,7 +244,7 @@ def joined(halves: Sequence[type[ClientModule]], **arguments: Any) -> ClientModu
     """Make a client half of several, for example FedFusion's with FedProx's term.
 
     Args:
-        halves: Their classes; what the first overrides comes first, and what it leaves to ``super()`` the next does.
+        halves: Their classes; what the first overrides comes first, what it leaves to ``super()`` is the next one's.
         arguments: Those of all of them.
     """
     return type("And".join(half.__name__ for half in halves), tuple(halves), {})(**arguments)

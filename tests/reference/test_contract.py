@@ -243,7 +243,7 @@ def test_answers_to_a_survey_are_the_methods_own_and_are_counted_where_they_are_
 def test_a_client_that_keeps_no_model_does_not_answer_to_nothing(tmp_path):
     """Else it would answer with whatever model was there before."""
     federation = parties(tmp_path, client=Asked, server=Asking("all"))
-    with pytest.raises(ValueError, match=r"can only answer to what is sent \(Survey\.sends\)"):
+    with pytest.raises(ClientError, match=r"can only answer to what is sent \(Survey\.sends\)"):
         federation.executor.worker.answer(Task(0, 0, None, None), torch.zeros(2, 4))
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from float64_runs import assert_stacks
+from float64_runs import assert_stacks, steps_of
 from harness import LR, SIZES, make_data, parties, turn_of
 from linear_rounds import goes_on
 from torch.nn import functional
@@ -261,3 +261,11 @@ def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
     monkeypatch.setattr(*BUGS[bug])
     with pytest.raises(AssertionError):
         check(tmp_path)
+
+
+def test_the_personal_head_trains_beside_a_last_layer_that_is_frozen(tmp_path):
+    words = ("algorithm=fedrod", "model.freeze=[head]", "federation.num_rounds=1")
+    experiment, _ = steps_of(tmp_path, *words)
+    own = experiment.store.get(0).memory.params["weight"]
+    start = experiment.executor.worker.networks.build().last_layer.weight
+    assert not torch.equal(own, start.detach().double())

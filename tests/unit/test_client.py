@@ -1,4 +1,6 @@
+import multiprocessing
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -102,3 +104,27 @@ def test_what_is_frozen_is_not_optimised():
 def test_a_selector_that_matches_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"algorithm\.client\.personal must .*'nose'"):
         client(["nose"])
+
+
+def end_a_fit(rank, place, found):
+    torch.distributed.init_process_group("gloo", f"file://{place}", rank=rank, world_size=2)
+    module = ClientModule(nn.Sequential(nn.BatchNorm1d(3)), partial(torch.optim.SGD, lr=0.1))
+    module.model[0].running_mean.fill_(rank + 1.0)
+    module._loss_sum, module._num_seen = rank + 1.0, 10
+    strategy = SimpleNamespace(reduce=lambda seen, reduce_op: torch.distributed.all_reduce(seen) or seen)
+    module._trainer = SimpleNamespace(world_size=2, strategy=strategy)
+    module.on_train_end()
+    found.put((rank, module.model[0].running_mean.tolist(), module._loss_sum, module._num_seen))
+
+
+def test_devices_that_share_a_fit_leave_it_with_the_same_statistics(tmp_path):
+    """Each has seen its part of every batch: with others they would score otherwise, and stop in another round."""
+    context = multiprocessing.get_context("spawn")
+    found = context.SimpleQueue()
+    ranks = [context.Process(target=end_a_fit, args=(rank, tmp_path / "store", found)) for rank in (0, 1)]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join(120)
+        assert one.exitcode == 0
+    assert sorted(found.get() for _ in ranks) == [(rank, [1.0] * 3, 3.0, 20.0) for rank in (0, 1)]

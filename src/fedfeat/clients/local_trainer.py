@@ -54,16 +54,19 @@ class _MeanLoss(pl.Callback):
 
 
 class _Trainer(pl.Trainer):
-    """A Trainer whose own callbacks are new in every fit: what one has seen of a client is nothing to the next."""
+    """A Trainer with new callbacks and loss scale in every fit: what one saw of a client is nothing to the next."""
 
     callbacks: list[pl.Callback]
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._given = self._own = list(self.callbacks)
+        self._scaler = deepcopy(getattr(self.precision_plugin, "scaler", None))
 
-    def renew_callbacks(self) -> None:
-        """Put copies of the callbacks that were given in the place of those of the last fit."""
+    def renew(self) -> None:
+        """Put copies of the callbacks and of the gradient scaler that were given in the place of the last fit's."""
+        if self._scaler is not None:
+            self.precision_plugin.scaler = deepcopy(self._scaler)  # type: ignore[attr-defined]
         if self._given:
             added = [one for one in self.callbacks if all(one is not own for own in self._own)]
             self._own = deepcopy(self._given)
@@ -204,7 +207,7 @@ def begin_fit(trainer: pl.Trainer, num_steps: int, steps_per_epoch: int) -> None
     new loops. A new Trainer would do the same at 15 ms a fit, most of it a search for installed plugins.
     """
     if isinstance(trainer, _Trainer):
-        trainer.renew_callbacks()
+        trainer.renew()
     trainer.fit_loop = _FitLoop(trainer, min_epochs=0, max_epochs=math.ceil(num_steps / steps_per_epoch))
     trainer.fit_loop.epoch_loop = _TrainingEpochLoop(trainer, max_steps=num_steps)
 

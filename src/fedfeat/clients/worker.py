@@ -1,11 +1,10 @@
-"""A worker: client modules, one per architecture, in which the clients take turns, and everything a turn needs."""
+"""A worker: everything that a turn of a client needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,17 +12,15 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer, begin_fit, quiet
+from fedfeat.clients.modules import ModulesOfClients
 from fedfeat.clients.optimizers import kept_tensors, optimizer_state
 from fedfeat.clients.scoring import own_parts, part_means, score_examples
 from fedfeat.clients.tasks import Scores, Task
 from fedfeat.clients.turns import (
     TrainedTensors,
     WorkerSettings,
-    adapt,
     become,
     cause_of,
-    evaluating,
-    make_module,
     seed_global_generators,
     turn_of,
 )
@@ -42,11 +39,10 @@ from fedfeat.types import Answer, Kept, Networks, Turn, Update
 if TYPE_CHECKING:
     from fedfeat.types import Params, Tensors
 
-MAX_ARCHITECTURES = 32
-"""With more the least recently used are built again at their next turn."""
+T = TypeVar("T", Update, Answer)
 
 
-class Worker:
+class Worker(ModulesOfClients):
     """Runs single turns: fits, and scores of models.
 
     Args:
@@ -67,27 +63,10 @@ class Worker:
         settings: WorkerSettings,
         probe: AlignmentProbe | None = None,
     ) -> None:
-        self.data, self.trainer, self.settings = data, trainer, settings
-        self.networks, self.probe, self._build_client = networks, probe, build_client
+        super().__init__(data, networks, build_client, trainer, settings.seed)
+        self.settings, self.probe = settings, probe
         self.lightning = trainer.build()
-        self._made = lru_cache(MAX_ARCHITECTURES)(self._make)
-        self.module = self._make(None)
         self.drop_singleton = any([has_batch_norm(module.model) for module in self.kinds()])
-
-    def kinds(self) -> list[ClientModule]:
-        """Modules of all kinds of networks; what one of them refuses is then refused at the start."""
-        clients = self.networks.kinds(self.data.num_clients)
-        return [self.module_of(client_id) for client_id in clients] or [self.module]
-
-    def _make(self, key: Hashable) -> ClientModule:
-        module = make_module(self._build_client, self.networks, key, self.trainer, self.settings.seed)
-        module.plain = self.data.plain
-        return module
-
-    def module_of(self, client_id: int, round_idx: int = 0) -> ClientModule:
-        """Give the module of a client's architecture in a round."""
-        key = self.networks.key(client_id, round_idx)
-        return self.module if key is None else self._made(key)
 
     def steps_per_epoch(self, client_id: int) -> int:
         """Optimizer steps that one pass over a client's training examples takes."""
@@ -99,15 +78,18 @@ class Worker:
         Raises:
             ClientError: The fit failed, or left weights that are not finite.
         """
+        return self._checked(task, partial(self._fit, task))
+
+    def _checked(self, task: Task, turn: Callable[[], T]) -> T:
         try:
-            update = self._fit(task)
+            found = turn()
         except Exception as error:
             # Its module may have been left in eval mode, in which the next client would train.
             self.module_of(task.client_id, task.round_idx).train()
             raise self.failure(task, cause_of(error)) from error
-        if not is_finite(update.payload) or not is_finite(update.kept):
+        if not is_finite((found.payload, getattr(found, "kept", None))):
             raise self.failure(task, DIVERGED)
-        return update
+        return found
 
     def _fit(self, task: Task) -> Update:
         module = self.module_of(task.client_id, task.round_idx)
@@ -148,21 +130,13 @@ class Worker:
         if task.evaluate:
             metrics |= self.own_score(module, task.client_id)
         found = self.preferences(module) if task.probe else None
-        num_examples = self.data.num_examples(task.client_id)
-        return Update(task.client_id, num_examples, payload, kept, metrics, found)
+        return Update(task.client_id, self.data.num_examples(task.client_id), payload, kept, metrics, found)
 
     def _uploaded(self, module: ClientModule, turn: Turn, tensors: Tensors) -> tuple[Any, Any]:
         if not module.runs_at_upload:
             return module.upload(turn, tensors)
-        with torch.no_grad(), self._evaluating(module):
+        with torch.no_grad(), self.evaluating(module):
             return module.upload(turn, tensors)
-
-    def _evaluating(self, module: ClientModule) -> AbstractContextManager[None]:
-        return evaluating(module, self.data.device, self.trainer)
-
-    def adapt(self, module: ClientModule, client_id: int) -> None:
-        """Have a module make the client's own model by its data, where the method does so."""
-        adapt(module, client_id, lambda: self.data, self.trainer, self.settings.seed)
 
     @cached_property
     def _probe_images(self) -> list[Tensor]:
@@ -188,7 +162,7 @@ class Worker:
         module = self.module_of(task.client_id, task.round_idx)
         become(module, task, module.recall)
         batches = self.data.test_batches(np.arange(self.data.num_test), self.settings.eval_batch_size)
-        with self._evaluating(module):
+        with self.evaluating(module):
             return score_examples(module.predict, batches)
 
     def score(self, payload: Any, indices: np.ndarray | None = None, client_id: int | None = None) -> Scores:
@@ -196,16 +170,23 @@ class Worker:
         self._become_server(payload)
         chosen = np.arange(self.data.num_test) if indices is None else indices
         batches = self.data.test_batches(chosen, self.settings.eval_batch_size, client_id)
-        with self._evaluating(self.module):
+        with self.evaluating(self.module):
             return score_examples(self.module, batches)
 
-    @torch.no_grad()
     def answer(self, task: Task, inputs: Tensor) -> Answer:
-        """Have a client answer on a survey's inputs (m, ...), as they come from `FederatedData`, by its own model."""
+        """Have a client answer on a survey's inputs (m, ...), as they come from `FederatedData`, by its own model.
+
+        Raises:
+            ClientError: It cannot, or its answer is not finite.
+        """
+        return self._checked(task, partial(self._answer, task, inputs))
+
+    @torch.no_grad()
+    def _answer(self, task: Task, inputs: Tensor) -> Answer:
         module = self.module_of(task.client_id, task.round_idx).to(self.data.device)
         become(module, task, module.recall)
         self.adapt(module, task.client_id)
-        with self._evaluating(module):
+        with self.evaluating(module):
             found = module.answer(inputs, self.settings.eval_batch_size)
         flops = len(inputs) * module.forward_flops_per_example
         return Answer(task.client_id, self.data.num_examples(task.client_id), found, flops)
@@ -221,7 +202,7 @@ class Worker:
     def score_validation(self, payload: Any) -> Scores:
         """Score the server's model on all clients' validation examples."""
         self._become_server(payload)
-        with self._evaluating(self.module):
+        with self.evaluating(self.module):
             return score_examples(self.module, self.data.val_batches(self.settings.eval_batch_size))
 
     def own_score(self, module: ClientModule, client_id: int) -> dict[str, float]:
@@ -229,7 +210,7 @@ class Worker:
         parts = own_parts(self.data, client_id, self.settings.eval_batch_size)
         if parts:
             self.adapt(module, client_id)
-        with self._evaluating(module):
+        with self.evaluating(module):
             return part_means(module.predict, parts)
 
     def _batches(self, client_id: int, round_idx: int) -> Any:

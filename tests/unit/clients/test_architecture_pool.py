@@ -8,7 +8,7 @@ import torch
 from harness import make_data, network_of, parties
 from torch import nn
 
-import fedfeat.clients.worker
+import fedfeat.clients.modules
 from fedfeat import tree
 from fedfeat.algorithms.fedhenn import FedHeNNClient
 from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
@@ -156,7 +156,7 @@ def test_modules_that_are_built_again_change_nothing(tmp_path, monkeypatch):
     plenty = hetero(tmp_path / "a", networks=networks(4, names="abca"), num_clients=4)
     plenty.run()
     assert plenty.executor.worker._made.cache_info().currsize == 3
-    monkeypatch.setattr(fedfeat.clients.worker, "MAX_ARCHITECTURES", 1)
+    monkeypatch.setattr(fedfeat.clients.modules, "MAX_ARCHITECTURES", 1)
     few = hetero(tmp_path / "b", networks=networks(4, names="abca"), num_clients=4)
     few.run()
     assert few.executor.worker._made.cache_info().currsize == 1
@@ -164,7 +164,7 @@ def test_modules_that_are_built_again_change_nothing(tmp_path, monkeypatch):
 
 
 def test_the_module_used_least_recently_goes_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(fedfeat.clients.worker, "MAX_ARCHITECTURES", 2)
+    monkeypatch.setattr(fedfeat.clients.modules, "MAX_ARCHITECTURES", 2)
     worker = hetero(tmp_path, networks=networks(3, names="abc")).executor.worker
     first = worker.module_of(0)
     second = worker.module_of(1)

@@ -11,6 +11,7 @@ import torch
 from harness import linear, make_data
 from pytorch_lightning.accelerators import CPUAccelerator
 from pytorch_lightning.callbacks import EarlyStopping, ModelSummary, Timer, TQDMProgressBar
+from pytorch_lightning.plugins import MixedPrecision
 
 from fedfeat.client import ClientModule, Weights
 from fedfeat.clients.local_trainer import LocalTrainer
@@ -53,6 +54,22 @@ def fit(worker, client_id, num_steps=60):
 
 def same(one, other):
     return all(torch.equal(one.payload.params[name], tensor) for name, tensor in other.payload.params.items())
+
+
+def test_the_loss_scale_of_a_fit_is_not_that_of_the_fit_before():
+    """A scale that has grown, or fallen after an overflow, would have a client's numbers follow from who was before."""
+
+    def one():
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
+        return worker(plugins=MixedPrecision("16-mixed", "cpu", scaler), precision=None)
+
+    both, alone = one(), one()
+    scale = both.lightning.precision_plugin
+    fit(both, 0)
+    assert scale.scaler.get_scale() > 1000
+    fit(both, 1, num_steps=2)
+    assert scale.scaler.get_scale() == 16.0
+    assert same(fit(both, 1), fit(alone, 1))
 
 
 def test_every_argument_of_lightnings_trainer_is_taken_or_refused():

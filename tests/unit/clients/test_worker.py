@@ -10,7 +10,7 @@ from fedfeat.clients.tasks import Task
 from fedfeat.data import transforms
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import Parts
-from fedfeat.errors import ClientError
+from fedfeat.errors import DIVERGED, ClientError
 from fedfeat.rounds.own_models import own_scores
 
 
@@ -115,3 +115,21 @@ def test_validation_examples_of_a_client_are_scored_as_its_own_part(tmp_path):
     assert scores[2]["own/val_loss"] == pytest.approx(np.log(3))
     assert scores[2]["own/val_acc"] == (labels == 0).float().mean()
     assert ["own/val_acc" in scores[k] for k in range(3)] == [True, False, True]
+
+
+class _Silent(ClientModule):
+    """Answers with what is not finite, or fails in eval mode."""
+
+    def answer(self, inputs, part):
+        if len(inputs) == 1:
+            raise RuntimeError("no words\nat all")
+        return torch.full((2,), torch.nan)
+
+
+@pytest.mark.parametrize(("count", "cause"), [(1, "RuntimeError: no words"), (2, DIVERGED)])
+def test_a_client_that_cannot_answer_is_named_and_trains_on(count, cause, tmp_path):
+    federation = parties(tmp_path, client=_Silent)
+    worker = federation.executor.worker
+    with pytest.raises(ClientError, match=rf"^Client 1 failed in round 1 \(seed \d+\): {cause}\.$"):
+        worker.answer(task(federation, 1, 2), torch.zeros(count, 4))
+    assert worker.module_of(1).training

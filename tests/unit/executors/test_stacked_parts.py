@@ -3,16 +3,22 @@
 import numpy as np
 import pytest
 import torch
+from harness import parties
 from torch import nn
 from torch.func import vmap
 from torch.nn import functional
 
+from fedfeat.client import ClientModule
 from fedfeat.clients.optimizers import kept_tensors, optimizer_state
+from fedfeat.clients.tasks import Task
+from fedfeat.errors import DIVERGED, ClientError
 from fedfeat.executors.stacked.clipping import Clip
 from fedfeat.executors.stacked.norms import batch_norms, normalised
 from fedfeat.executors.stacked.stacking import ELEMENTWISE, narrow
 from fedfeat.executors.stacked.states import StateRows, clock, load_states
 from fedfeat.executors.stacked.turns import chains
+from fedfeat.executors.stacked.vectorized import VectorizedExecutor
+from fedfeat.types import Update
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.5, None])
@@ -136,3 +142,19 @@ def test_clients_that_are_ahead_in_one_phase_and_behind_in_another_are_two_fits(
     parts = chains(phases)
     assert parts == [[1, 2], [0, 4, 3]]
     assert chains([(3,), (5,), (5,)]) == [[1, 2, 0]]
+
+
+class _Sick(ClientModule):
+    """Client 1 sends what is not finite, though its weights are."""
+
+    def upload(self, turn, tensors):
+        payload, _ = super().upload(turn, tensors)
+        return payload, {"control": torch.tensor(torch.inf if turn.client_id == 1 else 0.0)}
+
+
+def test_what_is_sent_beside_finite_weights_is_looked_at_too(tmp_path):
+    federation = parties(tmp_path, client=_Sick, build_executor=VectorizedExecutor)
+    payload = federation.server.broadcast(federation.start().state, 0)
+    found = list(federation.executor.map("fit", [Task(k, 0, payload, None, 2) for k in range(3)]))
+    assert [type(one) for one in found] == [Update, ClientError, Update]
+    assert str(found[1]).endswith(f"{DIVERGED}.")

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from fedfeat.clients.modules import MAX_ARCHITECTURES
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import cause_of
-from fedfeat.clients.worker import MAX_ARCHITECTURES, Worker
+from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
 from fedfeat.errors import ClientError
 from fedfeat.executors.serial import SerialExecutor
