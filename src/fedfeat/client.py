@@ -1,8 +1,8 @@
 """The client half of a method: a LightningModule in which clients take turns."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from fedfeat.config.conditions import Text
-from fedfeat.models.clipping import ClippedModule
-from fedfeat.models.flops import forward_flops, training_flops
-from fedfeat.models.network import Network
+from fedfeat.models.counted import CountedModule
 from fedfeat.models.policy import PERSONAL, keys_with, sent_keys, tensor_policies
 from fedfeat.models.softmax_scope import SoftmaxScope, check_scope, in_scope, scope_terms
 from fedfeat.params import copy_into, select, snapshot
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 Batch = tuple[Tensor, Tensor]
 
 
-class ClientModule(ClippedModule):
+class ClientModule(CountedModule):
     """A model with its local objective; by default that of FedAvg.
 
     A method overrides `loss` and, where more than weights crosses the wire or is kept, `begin_turn`, `upload` and
@@ -79,8 +77,6 @@ class ClientModule(ClippedModule):
         self.lr = self.base_lr
         self.optimizer_state: dict[int, dict[str, Tensor]] = {}
         self._initial_personal = snapshot(model, self.personal_keys)
-        self._loss_sum: Tensor | float = 0.0
-        self._num_seen = 0.0
 
     @property
     def base_lr(self) -> float:
@@ -128,7 +124,7 @@ class ClientModule(ClippedModule):
         """Set what every method has anew in a turn; the worker's, before `begin_turn`."""
         self.lr, counts, device = turn.lr, turn.class_counts, turn.device
         self._outside, self._prior = scope_terms(self.model, self.softmax_scope, counts, device)
-        self._loss_sum, self._num_seen = 0.0, 0.0
+        self.begin_count()
 
     def begin_turn(self, turn: Turn) -> None:
         """Ready the method for one local fit, after `receive`."""
@@ -178,18 +174,8 @@ class ClientModule(ClippedModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Lightning hook: the local objective, its mean kept for ``train/loss``."""
         loss, count = self.loss(batch), len(batch[1])
-        # A tensor on the model's device: reading it out here would wait for the GPU at every step.
-        self._loss_sum = self._loss_sum + loss.detach() * count
-        self._num_seen += count
+        self.count(loss, count)
         return loss
-
-    def on_train_end(self) -> None:
-        """Lightning hook: put together what the devices of this fit have seen."""
-        if self.trainer.world_size > 1:
-            seen = torch.tensor([float(self._loss_sum), self._num_seen], device=self.device)
-            self._loss_sum, self._num_seen = self.trainer.strategy.reduce(seen, reduce_op="sum").tolist()
-            for buffer in self.buffers():
-                torch.distributed.broadcast(buffer, 0)
 
     def configure_optimizers(self) -> Optimizer:
         """Lightning hook: a fresh optimizer at the round's learning rate, over whatever of this module trains."""
@@ -209,10 +195,6 @@ class ClientModule(ClippedModule):
     def begin_phase(self, phase: int, optimizer: Optimizer) -> None:
         """Ready the method for a phase of a stacked fit; here there is one."""
 
-    def note(self, loss_sum: float, seen: Sequence[float]) -> None:
-        """Note the sum of losses of a stacked fit, and the examples that each of its phases has seen."""
-        self._loss_sum, self._num_seen = loss_sum, sum(seen)
-
     def prepare(self, batches: Any) -> Any:
         """Give what the fit iterates over; here the batches as they are."""
         return batches
@@ -221,23 +203,9 @@ class ClientModule(ClippedModule):
         """Give quantities of the model that are worth watching over the rounds, each (n,)."""
         return {}
 
-    @cached_property
-    def forward_flops_per_example(self) -> float:
-        """FLOPs of one forward pass, per example."""
-        return float(forward_flops(cast(Network, self.model)))
-
-    @cached_property
-    def flops_per_example(self) -> float:
-        """FLOPs of a training step, per example."""
-        return float(training_flops(cast(Network, self.model)))
-
-    def turn_metrics(self) -> dict[str, float]:
-        """Mean training loss over the examples seen in this turn, their number, and the FLOPs spent on them."""
-        return self.metrics_of(float(self._loss_sum), self._num_seen)
-
-    def metrics_of(self, loss: float, seen: float) -> dict[str, float]:
-        """As `turn_metrics`, of a sum of losses over so many examples."""
-        return {"train/loss": loss / max(seen, 1.0), "examples": seen, "flops": seen * self.flops_per_example}
+    def own_tensors(self) -> "Params":
+        """Give the tensors of the client's own model that are not the model's after `recall` and `adapt`, by name."""
+        return {}
 
 
 def joined(halves: Sequence[type[ClientModule]], **arguments: Any) -> ClientModule:

@@ -77,6 +77,12 @@ class FedRoDClient(ClientModule):
         seen = network.last_input(self.laid_out(inputs))
         return network.last_layer(seen) + self.personal_head(seen)
 
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Give the sum of both heads, whose logits are the sums of theirs."""
+        network = cast(Network, self.model)
+        generic, personal = network.last_layer.state_dict(), self.personal_head.state_dict()
+        return {f"{network.last_layer_name}.{name}": generic[name] + personal[name] for name in generic}
+
     def loss(self, batch: Batch) -> Tensor:
         """Balanced softmax of the generic logits and cross-entropy of both, each for its own parameters."""
         generic = super().loss(batch)

@@ -91,6 +91,10 @@ class PerFedAvgClient(ClientModule):
                 moved[name] -= self.alpha * len(labels) / count * slope
         self.own.fill(moved)
 
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Give the model of `adapt`."""
+        return self.own.named_tensors()
+
     def predict(self, inputs: Tensor) -> Tensor:
         """Logits (B, num_classes) of inputs (B, ...) by the client's own model, of `adapt`."""
         return self.own(self.laid_out(inputs))

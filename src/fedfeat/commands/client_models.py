@@ -11,6 +11,7 @@ from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import become
 from fedfeat.features.alignment import PART, represented
 from fedfeat.features.capture import eval_mode
+from fedfeat.params import copy_into
 from fedfeat.rounds.experiment import Experiment
 from fedfeat.rounds.loop import Progress
 from fedfeat.runs.checkpoint import Checkpoint
@@ -38,7 +39,7 @@ def client_modules(
     clients: Sequence[int] | None = None,
     refit: bool = False,
 ) -> Iterator[tuple[int, ClientModule]]:
-    """Give the module of each client, which is that client's own model until the next one is asked for.
+    """Give the module of each client, whose ``model`` is that client's own until the next one is asked for.
 
     Args:
         experiment: The run, its store at the checkpoint.
@@ -58,6 +59,8 @@ def client_modules(
         else:
             become(module, task, module.recall)
         worker.adapt(module, client_id)
+        if not refit:
+            copy_into(module.model, module.own_tensors())
         yield client_id, module
 
 

@@ -1,0 +1,63 @@
+"""What a fit has cost and lost, counted as it goes."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedfeat.models.clipping import ClippedModule
+from fedfeat.models.flops import forward_flops, training_flops
+from fedfeat.models.network import Network
+
+
+class CountedModule(ClippedModule):
+    """A LightningModule around a ``model`` that counts losses and examples of a fit, and knows the FLOPs of both."""
+
+    model: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin_count()
+
+    def begin_count(self) -> None:
+        """Count anew."""
+        self._loss_sum: Tensor | float = 0.0
+        self._num_seen = 0.0
+
+    def count(self, loss: Tensor, num_examples: int) -> None:
+        """Count a batch by its mean loss."""
+        # A tensor on the model's device: reading it out here would wait for the GPU at every step.
+        self._loss_sum = self._loss_sum + loss.detach() * num_examples
+        self._num_seen += num_examples
+
+    def on_train_end(self) -> None:
+        """Lightning hook: put together what the devices of this fit have seen."""
+        if self.trainer.world_size > 1:
+            seen = torch.tensor([float(self._loss_sum), self._num_seen], device=self.device)
+            self._loss_sum, self._num_seen = self.trainer.strategy.reduce(seen, reduce_op="sum").tolist()
+            for buffer in self.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
+    def note(self, loss_sum: float, seen: Sequence[float]) -> None:
+        """Note the sum of losses of a stacked fit, and the examples that each of its phases has seen."""
+        self._loss_sum, self._num_seen = loss_sum, sum(seen)
+
+    @cached_property
+    def forward_flops_per_example(self) -> float:
+        """FLOPs of one forward pass, per example."""
+        return float(forward_flops(cast(Network, self.model)))
+
+    @cached_property
+    def flops_per_example(self) -> float:
+        """FLOPs of a training step, per example."""
+        return float(training_flops(cast(Network, self.model)))
+
+    def turn_metrics(self) -> dict[str, float]:
+        """Mean training loss over the examples seen in this turn, their number, and the FLOPs spent on them."""
+        return self.metrics_of(float(self._loss_sum), self._num_seen)
+
+    def metrics_of(self, loss: float, seen: float) -> dict[str, float]:
+        """As `turn_metrics`, of a sum of losses over so many examples."""
+        return {"train/loss": loss / max(seen, 1.0), "examples": seen, "flops": seen * self.flops_per_example}
