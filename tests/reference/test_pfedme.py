@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from harness import SETTING, SIZES, network_of, sample_cohort
+from harness import SETTING, SIZES, network_of, parties, sample_cohort
 from personal_rounds import (
     EPOCHS,
     LR,
@@ -31,6 +31,7 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.errors import ConfigError
 from fedfeat.params import WeightedMean
+from fedfeat.types import Update, Weights
 
 LAM, STEPS, INNER, MU, BETA = 2.0, 3, 0.15, 0.01, 0.8
 
@@ -66,6 +67,29 @@ client = partial(of, PFedMeClient, lam=LAM, inner_steps=STEPS, inner_lr=INNER, m
 
 def server(beta=1.0):
     return PFedMeServer(average=FedAvgServer(), beta=beta)
+
+
+@pytest.mark.parametrize("beta", [BETA, 1.5])
+def test_running_statistics_are_the_averages(beta, tmp_path):
+    """They are no steps: beyond their mean a variance could be negative."""
+    federation = parties(
+        tmp_path,
+        build_model=lambda: network_of(nn.BatchNorm1d(4), nn.Linear(4, 3)),
+        client=client(),
+        server=server(beta),
+    )
+    begun = federation.start().state
+    start = federation.server.average.params(begun)
+    updates = [
+        Update(k, 1, Weights({name: torch.full_like(tensor, k) for name, tensor in start.items()}), None, {})
+        for k in (0, 1)
+    ]
+    found = federation.server.average.params(federation.server.aggregate(begun, updates))
+    names = [name for name in start if "running" in name]
+    assert len(names) == 2
+    assert all(torch.equal(found[name], torch.full_like(found[name], 0.5)) for name in names)
+    weights = [name for name in start if "running" not in name and "num_batches" not in name]
+    assert all(torch.allclose(found[n], (1 - beta) * start[n] + beta * 0.5) for n in weights)
 
 
 @pytest.mark.parametrize("beta", [1.0, BETA, 1.5])

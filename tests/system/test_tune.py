@@ -112,6 +112,24 @@ def test_a_dry_run_prints_the_space_and_the_first_commands_and_leaves_nothing(tm
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize(
+    ("words", "judged"),
+    [
+        (["algorithm=ditto"], "personal/acc_weighted"),
+        (["algorithm=fedbabu"], "final_all/acc_weighted"),
+        (["algorithm=ditto", "federation.target_metric=global/acc"], "global/acc"),
+        (["algorithm=fedprox"], None),
+    ],
+)
+def test_methods_of_own_models_are_judged_by_these(words, judged, tmp_path, console, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["experiment=digits_10x3", "partition.val_fraction=0.2", *words]
+    code, out, _ = console(main, *words, "--dry-run", "--trials", "1")
+    assert code == 0
+    named = re.findall(r"(?<= federation\.target_metric=)\S+", out.splitlines()[-1])
+    assert named == ([judged] if judged else [])
+
+
 def test_without_validation_data_or_optuna_there_is_one_sentence(tmp_path, console, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = console(main, *SMALL, *RATES)

@@ -141,13 +141,15 @@ class FedALAClient(ClientModule):
         generator = torch.Generator().manual_seed(turn.seed)
         order = torch.randperm(count, generator=generator)[: max(round(self.share * count), 1)]
         chosen = torch.zeros(count, dtype=torch.bool).index_fill_(0, order, True).to(turn.device)
-        found, start = list[Batch](), 0
-        for inputs, labels in turn.batches(self.ala_batch or max(count, 1)):
+        size, found, start = self.ala_batch or max(count, 1), list[Batch](), 0
+        for inputs, labels in turn.batches(size):
             own = chosen[start : start + len(labels)]
             start += len(labels)
             if own.any():
                 found.append((self.laid_out(inputs[own]), labels[own]))
-        return found
+        # Drawn first and cut into batches then, so that all but the last are whole.
+        drawn = (torch.cat(part).split(size) for part in zip(*found, strict=True))
+        return list(zip(*drawn, strict=True))
 
     @torch.no_grad()
     def _learn(

@@ -27,7 +27,7 @@ from fedfeat.models.clipping import Bound
 from fedfeat.models.freezing import has_batch_norm
 from fedfeat.params import copy_into, snapshot, trained_names
 from fedfeat.server import Around
-from fedfeat.types import Federation, Params, Setting, Tensors, Turn, Update, Weights
+from fedfeat.types import Federation, Params, Setting, Site, Tensors, Turn, Update, Weights
 
 
 class PFedMeClient(ClientModule):
@@ -159,6 +159,11 @@ class PFedMeServer(Around):
         super().__init__(**arguments)
         self.beta = beta
 
+    def setup(self, site: Site) -> None:
+        """Note which tensors train, at every start of a run."""
+        super().setup(site)
+        self._trained = frozenset(trained_names(site.networks.build()))
+
     def init(self, model: nn.Module, federation: Federation) -> Any:
         """Start as the average does, whose state this is."""
         return self.average.init(model, federation)
@@ -168,13 +173,13 @@ class PFedMeServer(Around):
         return self.average.broadcast(state, client_id)
 
     def aggregate(self, state: Any, updates: Iterable[Update]) -> Any:
-        """``(1 - beta) * w + beta * mean``; counters are the average's."""
+        """``(1 - beta) * w + beta * mean``; what does not train is the average's, for statistics are no steps."""
         new = self.average.aggregate(state, updates)
         if self.beta == 1.0:
             return new
         old, mean = self.average.params(state), self.average.params(new)
         moved = {
-            key: (1 - self.beta) * old[key] + self.beta * tensor if tensor.is_floating_point() else tensor
+            key: (1 - self.beta) * old[key] + self.beta * tensor if key in self._trained else tensor
             for key, tensor in mean.items()
         }
         return self.average.with_params(new, moved)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from fedfeat.evidence.study import Asked
 
 _SHOWN = 3
+TARGET = "federation.target_metric"
+"""Key that is not tried: a method's file names by it what trials are judged by, as for clients' own models."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,7 +74,8 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
         raise ConfigError.rule("partition.val_fraction", rule, config["partition"].get("val_fraction"))
     if "seed" in swept:
         raise ConfigError.rule("seed", "be one number, which all trials have", swept["seed"])
-    space, notes = _space(cfg, config, fixed, swept)
+    space, notes, judged = _space(cfg, config, fixed, swept)
+    fixed += judged
     for end in (0, 1):
         accepted([*fixed, *launcher, *(one.word(key, one.ends()[end]) for key, one in space.items())])  # type: ignore[arg-type]
     warmup = config["federation"]["num_rounds"] // 4 if args.warmup is None else args.warmup
@@ -82,8 +85,11 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
 
 def _space(
     cfg: DictConfig, config: Mapping[str, Any], fixed: Sequence[str], swept: Mapping[str, str]
-) -> tuple[Space, list[str]]:
-    """Put together what a method's file and the command line try; what is fixed is left out."""
+) -> tuple[Space, list[str], list[str]]:
+    """Put together what a method's file and the command line try, notes, and by what the file has trials judged.
+
+    What is fixed is left out.
+    """
     from fedfeat.commands.python import composed
 
     choices = cfg.hydra.runtime.choices
@@ -96,6 +102,8 @@ def _space(
         + (f" ({config['algorithm']['name']} has none)" if name == BASE else "")
     ]
     set_here = {key_of(word) for word in fixed}
+    judged = _judged(cfg, of_file.pop(TARGET, None))
+    notes += [f"{word}, by which the method is judged" for word in judged]
     for key in [*of_file]:
         if key in swept:
             continue
@@ -108,7 +116,12 @@ def _space(
     space = {key: dimension(key, text) for key, text in {**of_file, **swept}.items()}
     if not space:
         raise ConfigError("The words must leave something to try, but all keys of the space are fixed.")
-    return space, notes
+    return space, notes, judged
+
+
+def _judged(cfg: DictConfig, metric: str | None) -> list[str]:
+    """Give the override for the metric that a method's file names, unless the run has one already."""
+    return [] if metric is None or cfg.federation.get("target_metric") else [f"{TARGET}={metric}"]
 
 
 def _may_be_tried(cfg: DictConfig, key: str) -> bool:
