@@ -200,6 +200,17 @@ def half(**arguments):
     return FedBABUClient(model=network(), optimizer=partial(torch.optim.SGD, lr=LR), **arguments)
 
 
+def test_a_fine_tuning_of_a_frozen_head_is_refused():
+    model = network()
+    model.last_layer.requires_grad_(False)
+    optimizer = partial(torch.optim.SGD, lr=LR)
+    FedBABUClient(model=model, optimizer=optimizer, fine_tune="body")
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.client\.fine_tune must be full or body where the head is frozen"
+    ):
+        FedBABUClient(model=model, optimizer=optimizer, fine_tune="head")
+
+
 def test_kept_optimizers_and_heads_that_are_everything_or_nothing_are_refused():
     with pytest.raises(ConfigError, match=r"federation\.opt_state must be reset for algorithm=any, .*'keep'"):
         half().check(SETTING._replace(keeps_optimizer=True))

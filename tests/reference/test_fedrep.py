@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from harness import SIZES, parties, sample_cohort
+from harness import SETTING, SIZES, parties, sample_cohort
 from torch.nn import functional
 
 from fedfeat import tree
@@ -12,7 +12,7 @@ from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedrep import FedRepClient
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
-from fedfeat.errors import ClientError
+from fedfeat.errors import ClientError, ConfigError
 from fedfeat.models.mlp import mlp
 from fedfeat.params import WeightedMean
 
@@ -221,3 +221,21 @@ def test_momentum_is_kept_between_turns_where_it_is_asked_for(tmp_path):
     assert not torch.equal(kept.personal[W2], reset.personal[W2])
     assert reset.optimizer == {}
     assert sorted(kept.optimizer) == [f"{i}/momentum_buffer" for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("frozen", "epochs", "rule"),
+    [("last", 3, "name"), ("last", 9, "name"), ("body", 9, "leave"), ("body", 3, None)],
+)
+def test_a_half_that_has_epochs_has_to_train(frozen, epochs, rule):
+    model = network()
+    (model.last_layer if frozen == "last" else model.encoder).requires_grad_(False)
+    half = decaying(partial(torch.optim.SGD, lr=LR), model=model)
+    setting = SETTING._replace(local_epochs=epochs)
+    if rule is None:
+        half.check(setting)
+        return
+    with pytest.raises(
+        ConfigError, match=rf"^algorithm\.client\.personal must {rule} something that trains .*'last'"
+    ):
+        half.check(setting)

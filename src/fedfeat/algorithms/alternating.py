@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Count
+from fedfeat.errors import ConfigError
 from fedfeat.models.flops import training_flops
 from fedfeat.models.network import Network
 from fedfeat.models.policy import PERSONAL
@@ -31,7 +32,7 @@ class AlternatingClient(ClientModule):
 
     def __init__(self, *, head_epochs: Count = 10, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.head_epochs = head_epochs
+        self.head_epochs, self._named = head_epochs, list(arguments.get("personal", ()))
         self._trainable: list[tuple[nn.Parameter, bool]] = [
             (parameter, self.policies[name] == PERSONAL)
             for name, parameter in self.model.named_parameters()
@@ -41,9 +42,19 @@ class AlternatingClient(ClientModule):
         self._seen_by_heads = 0.0
 
     def check(self, setting: Setting) -> None:
-        """Warn where no epoch is left for the body."""
+        """Warn where no epoch is left for the body, and refuse halves that have epochs and nothing that trains.
+
+        Raises:
+            ConfigError: Such a half.
+        """
         super().check(setting)
-        if setting.local_epochs is not None and setting.local_epochs <= self.head_epochs:
+        heads_alone = setting.local_epochs is not None and setting.local_epochs <= self.head_epochs
+        for is_head, what in ((True, "name"), (False, "leave")):
+            has_epochs = is_head or not heads_alone
+            if has_epochs and all(own != is_head for _, own in self._trainable):
+                rule = f"{what} something that trains for algorithm={setting.algorithm}"
+                raise ConfigError.rule("algorithm.client.personal", rule, self._named)
+        if heads_alone:
             _log.warning(
                 "algorithm=%s trains heads alone: federation.local_epochs=%g is not above "
                 "algorithm.client.head_epochs=%d.",

@@ -59,6 +59,10 @@ class FedBABUClient(ClientModule):
         ]
         if all(is_head for _, is_head in self._trainable):
             raise ConfigError.rule("algorithm.client.fixed", "leave something that trains", list(fixed))
+        if fine_tune == "head" and not any(is_head for _, is_head in self._trainable):
+            raise ConfigError.rule(
+                "algorithm.client.fine_tune", "be full or body where the head is frozen", "head"
+            )
         self._train(body=True, head=False)
 
     def check(self, setting: Setting) -> None:
