@@ -210,7 +210,10 @@ def test_what_a_digest_costs_is_counted(tmp_path):
         records = federation.run()[1]
         flops.append(records[-1].metrics["compute/flops"])
     turns = [sum(k in record.cohort for record in records) - 1 for k in range(4)]
-    each = federation.executor.worker.module.flops_per_example
+    module = federation.executor.worker.module
+    each, examples = module.flops_per_example, records[-1].metrics["compute/examples"]
+    # Nobody is asked for a score in a first turn.
+    assert flops[0] == examples * each + sum(turns) * 11 * module.forward_flops_per_example
     assert flops[1] - flops[0] == sum(turns) * 22 * each
 
 

@@ -120,8 +120,12 @@ class FedMDClient(ClientModule):
             )
         return ClassScores(torch.cat([full(self(self.plain(some))) for some in inputs.split(part)]).cpu())
 
+    def answer_flops(self, num_inputs: int) -> float:
+        """FLOPs of the scores; none where the client is not heard."""
+        return super().answer_flops(num_inputs) if self._is_heard else 0.0
+
     def begin_turn(self, turn: Turn) -> None:
-        """Digest."""
+        """Digest, in the precision of the weights and without clipping, which are the fit's."""
         inputs, scores = turn.payload
         if self._digests(turn):
             self.to(turn.device).train()

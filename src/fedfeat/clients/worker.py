@@ -188,8 +188,8 @@ class Worker(ModulesOfClients):
         self.adapt(module, task.client_id)
         with self.evaluating(module):
             found = module.answer(inputs, self.settings.eval_batch_size)
-        flops = len(inputs) * module.forward_flops_per_example
-        return Answer(task.client_id, self.data.num_examples(task.client_id), found, flops)
+        flops, num_examples = module.answer_flops(len(inputs)), self.data.num_examples(task.client_id)
+        return Answer(task.client_id, num_examples, found, flops)
 
     def _become_server(self, payload: Any) -> None:
         become(self.module, Task(0, 0, payload, None), self.module.receive)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedfeat.config.conditions import Natural, NotNegative, Positive
 from fedfeat.features.matching_records import Atoms, Evidence, Matched, Prior
+from fedfeat.params import full
 
 BIAS_MEAN = 0.1
 """Prior mean of a bias; that of a weight is 0 (IBM/FedMA, ``mu0_bias``)."""
@@ -91,6 +92,7 @@ def match_rows(
         how: Hyperparameters; the two variances have already gone into ``precisions`` and ``prior``.
         former: Assignments of an earlier matching of the same clients; sweeps start from these where they are given.
     """
+    like, rows = rows[0], [full(own) for own in rows]
     clients = [Evidence(r * p.to(r), p.to(r)) for r, p in zip(rows, precisions, strict=True)]
     start = Evidence((prior.mean * prior.precision).to(rows[0]), prior.precision.to(rows[0]))
     atoms, assignments = _first(clients, start, how) if former is None else _again(clients, start, former)
@@ -106,7 +108,7 @@ def match_rows(
         if settled:
             break
     found = _estimate(clients, assignments, len(atoms.counts), prior, how.shrink)
-    return Matched(tuple(assignments), found.to(rows[0]), atoms.counts)
+    return Matched(tuple(assignments), found.to(like), atoms.counts)
 
 
 def _first(clients: Sequence[Evidence], start: Evidence, how: BBPMap) -> tuple[Atoms, list[Tensor]]:

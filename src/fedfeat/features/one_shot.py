@@ -18,6 +18,7 @@ from torch import Tensor
 from fedfeat.features.matching import BIAS_MEAN, BBPMap, match_rows
 from fedfeat.features.matching_records import Matched, Prior
 from fedfeat.features.neurons import Layer, layer_rows, mix_inputs, rows_layer, spread_inputs
+from fedfeat.params import full
 
 
 class Fused(NamedTuple):
@@ -52,10 +53,11 @@ def pfnm(
         former: Assignments of an earlier matching of the same clients, to start from; empty for none.
     """
     how = how or BBPMap(gamma=1.0)
-    counts = class_counts.to(clients[0][-1].weight)
+    like = clients[0][-1].weight
+    counts = class_counts.to(full(like))  # half precision counts to 256
     shares = counts / counts.sum(0).clamp(min=1)
     outgoing, trust = [net[-1].weight.T for net in clients], shares
-    upper_bias = _output_bias([net[-1] for net in clients], shares, how)
+    upper_bias = _output_bias([net[-1] for net in clients], shares, how).to(like)
     layers: list[Layer] = []
     assignments: list[tuple[Tensor, ...]] = []
     for depth in reversed(range(len(clients[0]) - 1)):

@@ -49,6 +49,10 @@ class CountedModule(ClippedModule):
         """FLOPs of one forward pass, per example."""
         return float(forward_flops(cast(Network, self.model)))
 
+    def answer_flops(self, num_inputs: int) -> float:
+        """FLOPs of an answer to a survey of so many inputs."""
+        return num_inputs * self.forward_flops_per_example
+
     @cached_property
     def flops_per_example(self) -> float:
         """FLOPs of a training step, per example."""

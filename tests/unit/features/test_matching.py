@@ -268,3 +268,11 @@ def test_sweeps_end_once_no_neuron_moves(monkeypatch):
 def test_hyperparameters_out_of_range_are_refused(key, value):
     with pytest.raises(ConfigError, match=rf"^matching\.{key} must be .*, but it is {value}"):
         check_targets({"matching": {"_target_": "fedfeat.features.matching.BBPMap", key: value}})
+
+
+def test_half_precision_is_matched_as_what_it_holds():
+    rows = [torch.randn(5, 4, generator=torch.Generator().manual_seed(seed)).bfloat16() for seed in range(3)]
+    found = match_layer(rows, np.random.default_rng(0))
+    expected = match_layer([own.float() for own in rows], np.random.default_rng(0))
+    assert all(torch.equal(*pair) for pair in zip(found.assignments, expected.assignments, strict=True))
+    assert torch.equal(found.rows, expected.rows.bfloat16())
