@@ -161,7 +161,7 @@ REFUSED_BY_PARTS = [
     ("partition.power", -1.0, "in (0, inf)"),
     ("partition.classes_per_client", 0, "an integer of at least 1"),
     ("partition.shards_per_client", 0, "an integer of at least 1"),
-    ("partition.min_size", -1, "an integer of at least 0"),
+    ("partition.min_size", 0, "an integer of at least 1"),
     ("partition.val_fraction", 1.0, "in [0, 1)"),
     ("partition.cap", 1, "true or false"),
     ("partition.distinct", "no", "true or false"),

@@ -76,7 +76,8 @@ class Pathological(Scheme):
 class ClientDirichlet(Scheme):
     """Equal sizes, and at each client a mix of classes from Dir(``alpha``) (Hsu et al. 2019, FedDyn).
 
-    Clients draw one after another in random order; of a class that has run out nothing is drawn any more.
+    Clients draw one after another in random order, each all of its examples; of a class that has run out nothing is
+    drawn any more, so the last have what is left. FedDyn's code draws example by example, each for a random client.
     """
 
     alpha: Positive

@@ -141,8 +141,8 @@ def check_owners(parts: Parts) -> None:
     Raises:
         DataError: Names the first such example.
     """
-    shared = np.flatnonzero(np.bincount(parts.indices) > 1)
-    if len(shared):
+    if has_overlaps(parts):
+        shared = np.flatnonzero(np.bincount(parts.indices) > 1)
         owners = sorted({int(k) for k in owners_of(parts)[parts.indices == shared[0]]})
         raise DataError(
             "partition must give no example to several clients where they see it alike, "
@@ -192,6 +192,23 @@ def hold_out(
         is_val[_last_of_cells(owners_of(parts)[order], labels[parts.indices][order], order)] = False
         taken = np.bincount(owners_of(parts)[is_val], minlength=parts.num_clients)
     return parts_of(parts.indices[~is_val], sizes - taken), parts_of(parts.indices[is_val], taken)
+
+
+def has_overlaps(parts: Parts) -> bool:
+    """Whether an example belongs to several clients, or to one twice."""
+    return bool((np.bincount(parts.indices) > 1).any())
+
+
+def hold_out_together(
+    parts: Parts, fraction: float, rng: np.random.Generator, labels: np.ndarray
+) -> tuple[Parts, Parts]:
+    """As `hold_out`, but a share of all examples, each by everyone who has it: what one validates on, nobody trains."""
+    _, taken = hold_out(single_part(np.unique(parts.indices)), fraction, rng, labels)
+    is_val = np.isin(parts.indices, taken.indices)
+    sizes = np.bincount(owners_of(parts)[is_val], minlength=parts.num_clients)
+    return parts_of(parts.indices[~is_val], np.diff(parts.offsets) - sizes), parts_of(
+        parts.indices[is_val], sizes
+    )
 
 
 def _last_of_cells(owners: np.ndarray, labels: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -3,11 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedfeat.config.conditions import Count, Positive, Share, integer
+from fedfeat.config.conditions import Count, Positive, Share
 from fedfeat.data.partition import index_sets
 from fedfeat.data.partition.parts import (
     ClassTestParts,
@@ -18,7 +18,9 @@ from fedfeat.data.partition.parts import (
     TestParts,
     check_owners,
     class_counts,
+    has_overlaps,
     hold_out,
+    hold_out_together,
 )
 from fedfeat.data.partition.tables import shard_rows
 from fedfeat.errors import ConfigError
@@ -31,7 +33,7 @@ class Scheme(ABC):
 
     Attributes:
         val_fraction: Share of each client's training examples that is held out for validation; the last example of
-            a class stays in training.
+            a class stays in training. Examples that several clients see alike are held out by all of them.
         permuted: Whether every client sees the pixels in an order of its own.
         may_overlap: Whether an example may belong to several clients.
     """
@@ -83,7 +85,9 @@ class Scheme(ABC):
             test = ClassTestParts(held, population.test_labels)
         # Those of merged schemes count on through the test set.
         labels = np.concatenate([population.train_labels, population.test_labels])
-        train, val = hold_out(parts, self.val_fraction, numpy_generator(seed, "validation"), labels)
+        alike = self.may_overlap and not self.permuted and has_overlaps(parts)
+        take = hold_out_together if alike else hold_out
+        train, val = take(parts, self.val_fraction, numpy_generator(seed, "validation"), labels)
         return ClientSplit(train, val, test, self.permuted, self.merged, self.server_order)
 
     @abstractmethod
@@ -164,7 +168,7 @@ class Dirichlet(Scheme):
     """
 
     alpha: Positive
-    min_size: Annotated[int, integer(0)] = 10
+    min_size: Count = 10
     cap: bool = True
 
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, None]:
@@ -186,7 +190,7 @@ class QuantitySkew(Scheme):
 
     alpha: Positive | None = None
     power: Positive | None = None
-    min_size: Annotated[int, integer(0)] = 10
+    min_size: Count = 10
 
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, None]:
         """See `Scheme.assign`."""

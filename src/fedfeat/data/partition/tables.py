@@ -12,7 +12,11 @@ MAX_DRAWS = 100
 
 
 def class_rows(
-    num_classes: int, num_clients: int, classes_per_client: int, rng: np.random.Generator
+    num_classes: int,
+    num_clients: int,
+    classes_per_client: int,
+    rng: np.random.Generator,
+    key: str = "partition.classes_per_client",
 ) -> np.ndarray:
     """Assign s distinct classes to each of K clients, every class floor or ceil of ``K * s / C`` times.
 
@@ -24,7 +28,7 @@ def class_rows(
         Classes of every client, (K, s).
     """
     total = num_clients * classes_per_client
-    _check_rows(num_classes, num_clients, classes_per_client)
+    _check_rows(num_classes, num_clients, classes_per_client, key)
     laid = np.empty(math.ceil(total / num_classes) * num_classes, dtype=np.int64)
     for start in range(0, total, num_classes):
         order = rng.permutation(num_classes)
@@ -62,7 +66,7 @@ def shard_rows(
         rule = f"make num_clients * shards_per_client a multiple of the {num_classes} classes"
         raise ConfigError.rule("partition.shards_per_client", rule, shards_per_client)
     if distinct:
-        return class_rows(num_classes, num_clients, shards_per_client, rng)
+        return class_rows(num_classes, num_clients, shards_per_client, rng, "partition.shards_per_client")
     rows = np.repeat(np.arange(num_classes), total // num_classes)
     return rng.permutation(rows).reshape(num_clients, shards_per_client)
 
@@ -136,8 +140,7 @@ def raise_to_minimum(counts: np.ndarray, min_size: int) -> np.ndarray:
     return counts
 
 
-def _check_rows(num_classes: int, num_clients: int, classes_per_client: int) -> None:
-    key = "partition.classes_per_client"
+def _check_rows(num_classes: int, num_clients: int, classes_per_client: int, key: str) -> None:
     if not 1 <= classes_per_client <= num_classes:
         raise ConfigError.rule(key, f"be between 1 and the {num_classes} classes", classes_per_client)
     if num_clients * classes_per_client < num_classes:

@@ -16,6 +16,7 @@ from fedfeat.data.partition.parts import (
     class_counts,
     hold_out,
 )
+from fedfeat.data.partition.tables import shard_rows
 from fedfeat.data.pixels import pixel_permutation
 from fedfeat.errors import ConfigError, DataError
 
@@ -63,6 +64,23 @@ def test_the_seed_chooses_what_is_held_out():
     assert first.val.indices.tolist() == again.val.indices.tolist() != other.val.indices.tolist()
 
 
+def test_what_one_client_validates_on_no_other_trains():
+    scheme = schemes.Subsets(classes=[[0, 1], [1, 2], [2]], val_fraction=0.3)
+    split = cut(scheme, 3)
+    held, trained = (set(parts.indices.tolist()) for parts in (split.val, split.train))
+    assert held
+    assert not held & trained
+    for k, classes in enumerate(scheme.classes):
+        own = set(split.train.of(k).tolist()) | set(split.val.of(k).tolist())
+        assert own == {i for i, label in enumerate(TRAIN) if label in classes}
+        assert {TRAIN[i] for i in split.train.of(k)} == set(classes)
+    # Where no lists overlap each client gives its own share, as before there were such lists.
+    apart = cut(schemes.Subsets(classes=[[0, 1], [2]], val_fraction=0.3), 2)
+    assert all(
+        len(apart.val.of(k)) == int(0.3 * np.isin(TRAIN, c).sum()) for k, c in enumerate(([0, 1], [2]))
+    )
+
+
 @pytest.mark.parametrize(
     ("indices", "owners"), [([0, 1, 1, 2], "[0, 1]"), ([0, 1, 2, 1], "[0, 1]"), ([1, 1, 0, 2], "[0]")]
 )
@@ -72,6 +90,13 @@ def test_two_owners_are_one_too_many(indices, owners):
     with pytest.raises(DataError) as caught:
         check_owners(Parts(np.array(indices), np.array([0, 2, 4])))
     assert str(caught.value).endswith(f"but example 1 is with the clients {owners}.")
+
+
+def test_distinct_shards_that_cannot_be_name_their_own_key():
+    with pytest.raises(
+        ConfigError, match=r"^partition\.shards_per_client must be between 1 and the 3 classes"
+    ):
+        shard_rows(3, 3, 4, np.random.default_rng(0), distinct=True)
 
 
 def test_distinct_shards_are_of_distinct_classes():
