@@ -189,6 +189,7 @@ METHODS = {
         "+pool.models.b={_target_:fedfeat.models.mlp.mlp,_partial_:true,hidden:[9,7]}",
     ),
     "permuted": ("algorithm=local", "partition=permuted"),
+    "permuted, an order of the server's": ("algorithm=fedavg", "partition=permuted", "partition.global_order=server"),
     "centralized": ("algorithm=centralized",),
     "bf16": ("algorithm=fedavg", "trainer=cpu_bf16"),
 }  # fmt: skip

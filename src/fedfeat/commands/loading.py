@@ -150,7 +150,7 @@ class LoadedRun:
             )
         module = self._module(None)
         become(module, Task(0, 0, payload, None), module.receive)
-        return self._ready(module, module, self._pipeline.test)
+        return self._ready(module, module, self._as_server_sees)
 
     def personal_model(self, client_id: int, round_idx: int | None = None) -> Model:
         """Give a client's own model: what the server would send it, with what it keeps.
@@ -235,7 +235,11 @@ class LoadedRun:
         size = self.config["federation"]["eval_batch_size"]
         return Model(module.to(self._device), self._facts.classes, logits, read, self._trainer, size)
 
-    def _as_client_sees(self, client_id: int, inputs: Tensor) -> Tensor:
+    def _as_server_sees(self, inputs: Tensor) -> Tensor:
+        in_own_order = self.config["partition"].get("global_order") == "server"
+        return self._as_client_sees(None, inputs) if in_own_order else self._pipeline.test(inputs)
+
+    def _as_client_sees(self, client_id: int | None, inputs: Tensor) -> Tensor:
         x = self._pipeline.test(inputs)
         if not self._facts.permuted or inputs.dtype != torch.uint8:
             return x

@@ -38,18 +38,22 @@ def overview_figure(
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(10.4, 4.6), layout="constrained")
-    grid = figure.add_gridspec(2, 2, width_ratios=(6, 5), height_ratios=(2, 3))
+    is_split = len(accuracies) > 1  # who has everything is no client beside others
+    figure = Figure(figsize=(10.4 if is_split else 6.4, 4.6), layout="constrained")
+    grid = figure.add_gridspec(
+        2, 2 if is_split else 1, width_ratios=(6, 5)[: 1 + is_split], height_ratios=(2, 3)
+    )
     curve = figure.add_subplot(grid[:, 0])
-    below = figure.add_subplot(grid[1, 1])
-    above = figure.add_subplot(grid[0, 1], sharex=below)
-    for axes in (curve, above):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+    _tidy(curve)
     draw_accuracies(curve, run)
     curve.set(xlabel=AXIS_LABELS["round"])
     curve.set_title(title, loc="left", fontsize="medium")
     curve.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if not is_split:
+        return figure
+    below = figure.add_subplot(grid[1, 1])
+    above = figure.add_subplot(grid[0, 1], sharex=below)
+    _tidy(above)
     # One shape for all: a bar for each of 100,000 clients would take minutes.
     edges = np.arange(len(accuracies) + 1) - 0.5
     above.stairs(accuracies, edges, fill=True, color=PALETTE[1], alpha=0.7)
@@ -58,6 +62,11 @@ def overview_figure(
     above.set_title("each client at the end, and what it holds", loc="left", fontsize="medium")
     _draw_split(below, counts, classes)
     return figure
+
+
+def _tidy(axes: Axes) -> None:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_split(axes: Axes, counts: np.ndarray, classes: Sequence[str]) -> None:

@@ -20,6 +20,12 @@ def test_a_cell_has_the_colour_of_its_class_and_is_paler_with_fewer_examples():
     assert [tick.get_text() for tick in below.get_yticklabels()] == ["a", "b", "c"]
 
 
+def test_who_has_everything_is_no_client_beside_others():
+    run = pd.DataFrame({"round": [0, 1], "global/acc": [0.1, 0.5]})
+    figure = overview_figure(run, np.array([0.5]), COUNTS[:1], ["a", "b", "c"], "digits-centralized")
+    assert [axes.get_xlabel() for axes in figure.axes] == ["round"]
+
+
 def test_clients_are_judged_by_the_servers_model_else_by_their_own_in_the_last_round_that_has_any():
     table = pd.DataFrame(
         {"round": [0, 0, 1, 1], "client_id": [0, 1, 0, 2], "personal_acc": [0.1, 0.2, 0.7, 0.9]}
