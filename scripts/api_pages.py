@@ -18,7 +18,7 @@ from fedfeat.files import atomic_write_text
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "docs/api"
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "methods": ("Halves of a method", ("client", "server", "types", "seeding", "errors")),
+    "methods": ("Halves of a method", ("client", "models.counted", "server", "types", "seeding", "errors")),
     "arithmetic": (
         "Weights and trees of tensors",
         ("params.tensors", "params.rows", "params.mean", "tree", "features.simplex"),

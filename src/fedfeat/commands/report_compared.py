@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedfeat.commands.report_rows import Numbers, chosen, write_number
+from fedfeat.config.objective import more_is_better
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.claims import MIN_SEEDS
 from fedfeat.evidence.comparison import Pair, Rank, complete, pairs, ranks, smallest_p
 from fedfeat.evidence.intervals import LEVEL
 from fedfeat.runs.labels import Naming, Setting
-from fedfeat.runs.quantities import Metric, is_target, meant, more_is_better
+from fedfeat.runs.quantities import Metric, is_target, meant
 
 if TYPE_CHECKING:
     import pandas as pd

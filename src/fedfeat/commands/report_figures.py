@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.commands.report_rows import Numbers, chosen
+from fedfeat.config.objective import COSTS
 from fedfeat.errors import ConfigError
 from fedfeat.runs.figures import convergence, save_figure
 from fedfeat.runs.labels import Naming, Setting, is_number, written
-from fedfeat.runs.quantities import COSTS, Metric
+from fedfeat.runs.quantities import Metric
 from fedfeat.runs.sweep_figure import Point, Quantity, sweep_figure
 
 AXES = {"round": COSTS["rounds"]} | {name: COSTS[name] for name in ("bytes", "examples", "seconds")}

@@ -1,11 +1,21 @@
 """The metric that a run is judged by, and the one whose number it gives to Hydra's optimizers."""
 
+import re
 from collections.abc import Container, Mapping
 from typing import Any
 
 from fedfeat.errors import ConfigError
 
 AUTO = "auto"
+COSTS = {
+    "rounds": "round",
+    "bytes": "comm/total_bytes",
+    "up_bytes": "comm/up_bytes",
+    "examples": "compute/examples",
+    "seconds": "time/total_s",
+}
+"""What reaching something costs, and the column of metrics.csv in which it stands."""
+_LESS = re.compile(rf"loss|distance|failed|(_std|_s|bytes|flops|{'|'.join(COSTS)})$")
 _OWN = ("personal", "local_pre_agg", "final_all")
 _OVER_CLIENTS = tuple(f"acc_{ending}" for ending in ("mean", "weighted", "std", "worst", "p10"))
 _SERVERS, _FURTHER = ("val", "global"), ("_acc", "_loss")
@@ -21,6 +31,11 @@ _MEASURED = {
     "local_pre_agg": ("federation", "evaluate_local", "true"),
     "final_all": ("federation", "final_epochs", "set"),
 }
+
+
+def more_is_better(name: str) -> bool:
+    """Whether a method is better by more of a quantity: not by losses, distances, spreads and what something costs."""
+    return not _LESS.search(name.rpartition("/")[2])
 
 
 def check_objective(config: Mapping[str, Any]) -> None:

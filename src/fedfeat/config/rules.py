@@ -1,10 +1,10 @@
 """Whether a configuration satisfies the table of rules; checked before any work and before torch is imported."""
 
-import re
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from fedfeat.config.known_classes import broken_by_classes
+from fedfeat.config.objective import more_is_better
 from fedfeat.config.rule_table import KEYS, REQUIRED, RULES
 from fedfeat.config.spaces import SPACES
 from fedfeat.errors import ConfigError
@@ -55,7 +55,7 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     if size is not None and federation.get("fraction") is not None:
         yield "federation.fraction", f"be null beside federation.cohort_size ({size})", federation["fraction"]
     metric = federation.get("target_metric")
-    if metric is not None and re.search(r"loss|distance|_std$", str(metric)):
+    if metric is not None and not more_is_better(str(metric)):
         yield "federation.target_metric", "be a metric of which more is better", metric
     if federation.get("stop_at") is not None and federation.get("final_epochs") is not None:
         yield (

@@ -9,24 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedfeat.config.objective import judged_by
+from fedfeat.config.objective import COSTS, judged_by
 from fedfeat.errors import ConfigError
 from fedfeat.runs.finished import Run
 from fedfeat.runs.metrics_table import last_value, not_finite_since
 from fedfeat.runs.text import flatten
 
-COSTS = {
-    "rounds": "round",
-    "bytes": "comm/total_bytes",
-    "up_bytes": "comm/up_bytes",
-    "examples": "compute/examples",
-    "seconds": "time/total_s",
-}
-"""What reaching something costs, and the column of metrics.csv in which it stands."""
 _LAST = re.compile(r"last([1-9]\d*)/(.+)")
 _OWN_BEST = re.compile(rf"to_own_best/(0?\.\d+|1(?:\.0*)?)/({'|'.join(COSTS)})")
 _WITHIN = re.compile(rf"within/({'|'.join(COSTS)})/(\d+(?:\.\d*)?(?:e\+?\d+)?)/(.+)")
-_LESS = re.compile(rf"loss|distance|failed|(_std|_s|bytes|flops|{'|'.join(COSTS)})$")
 
 
 class Metric(NamedTuple):
@@ -118,11 +109,6 @@ def is_target(quantity: str, run: Run) -> bool:
     """Whether a quantity is what reaching one of a run's own targets took."""
     kind, _, rest = quantity.partition("/")
     return kind == "to_target" and rest.partition("/")[0] in (run.summary.get("to_target") or {})
-
-
-def more_is_better(name: str) -> bool:
-    """Whether a method is better by more of a quantity: not by losses, distances, spreads and what something costs."""
-    return not _LESS.search(name.rpartition("/")[2])
 
 
 def is_computed(name: str) -> bool:
