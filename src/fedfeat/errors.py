@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-DIVERGED = "its update holds values that are not finite"
+DIVERGED = "holds values that are not finite"
 """The end of the sentence about a client whose local fit has diverged."""
 
 

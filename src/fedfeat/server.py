@@ -130,6 +130,10 @@ class AveragingServer(Server):
     def broadcast(self, state: Any, client_id: int) -> Weights:
         """Give the weights for one client."""
 
+    def own_payload(self, state: Any, client_id: int) -> Weights:
+        """Give what is sent; a half whose clients' models take more adds it."""
+        return self.broadcast(state, client_id)
+
     @abstractmethod
     def global_payload(self, state: Any) -> Weights | None:
         """Give the averaged model, or None where some of it is personal."""

@@ -25,9 +25,10 @@ from prototype_rounds import (
 from fedfeat import tree
 from fedfeat.algorithms import fedmd
 from fedfeat.algorithms.fedavg import FedAvgServer
-from fedfeat.algorithms.fedmd import Consensus, FedMDClient, FedMDServer, FedMDState, distance
+from fedfeat.algorithms.fedmd import ClassScores, Consensus, FedMDClient, FedMDServer, FedMDState, distance
 from fedfeat.client import ClientModule
-from fedfeat.errors import ConfigError
+from fedfeat.clients.worker import Worker
+from fedfeat.errors import ClientError, ConfigError
 from fedfeat.executors.stacked.fit import StackedClients
 from fedfeat.seeding import derive_seed
 
@@ -215,6 +216,26 @@ def test_what_a_digest_costs_is_counted(tmp_path):
     # Nobody is asked for a score in a first turn.
     assert flops[0] == examples * each + sum(turns) * 11 * module.forward_flops_per_example
     assert flops[1] - flops[0] == sum(turns) * 22 * each
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_who_cannot_answer_is_left_out_where_failures_are_skipped(skips, tmp_path, monkeypatch):
+    answer = Worker._answer
+
+    def mute(self, task, inputs):
+        found = answer(self, task, inputs)
+        broken = ClassScores(found.payload.logits * torch.nan) if task.client_id == 1 else found.payload
+        return found._replace(payload=broken)
+
+    monkeypatch.setattr(Worker, "_answer", mute)
+    federation = federation_of(tmp_path, skip_failed=skips)
+    if skips:
+        assert len(federation.run()[1]) > 3
+        return
+    with pytest.raises(
+        ClientError, match=r"^Client 1 failed in .*its answer holds values that are not finite"
+    ):
+        federation.run()
 
 
 def test_a_run_goes_on_from_its_middle_with_models_and_turns(tmp_path):

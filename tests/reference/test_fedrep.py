@@ -224,18 +224,35 @@ def test_momentum_is_kept_between_turns_where_it_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("frozen", "epochs", "rule"),
-    [("last", 3, "name"), ("last", 9, "name"), ("body", 9, "leave"), ("body", 3, None)],
+    ("frozen", "epochs", "half"),
+    [
+        ("last", 3, "personal"),
+        ("last", 9, "personal"),
+        ("body", 9, "shared"),
+        ("body", 3, None),
+        ("body", None, None),
+    ],
 )
-def test_a_half_that_has_epochs_has_to_train(frozen, epochs, rule):
+def test_a_half_that_has_epochs_has_to_train(frozen, epochs, half):
     model = network()
     (model.last_layer if frozen == "last" else model.encoder).requires_grad_(False)
-    half = decaying(partial(torch.optim.SGD, lr=LR), model=model)
-    setting = SETTING._replace(local_epochs=epochs)
-    if rule is None:
-        half.check(setting)
+    client, setting = (
+        decaying(partial(torch.optim.SGD, lr=LR), model=model),
+        SETTING._replace(local_epochs=epochs),
+    )
+    if half is None:
+        client.check(setting)
         return
     with pytest.raises(
-        ConfigError, match=rf"^algorithm\.client\.personal must {rule} something that trains .*'last'"
+        ConfigError, match=rf"^model\.freeze must leave something of what is {half} that trains"
     ):
-        half.check(setting)
+        client.check(setting)
+
+
+@pytest.mark.parametrize(("personal", "rule"), [([], "name"), (["all"], "leave")])
+def test_both_halves_have_to_be(personal, rule):
+    arguments = {"model": network(), "optimizer": partial(torch.optim.SGD, lr=LR), "head_epochs": HEAD_EPOCHS}
+    with pytest.raises(
+        ConfigError, match=rf"^algorithm\.client\.personal must {rule} something that trains for"
+    ):
+        FedRepClient(personal=personal, **arguments).check(SETTING._replace(local_epochs=9))

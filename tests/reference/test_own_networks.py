@@ -40,3 +40,13 @@ def test_its_network_gives_the_logits_by_which_it_is_scored(method, tmp_path):
         worker.adapt(module, client_id)
         with torch.no_grad(), worker.evaluating(module):
             torch.testing.assert_close(found, module.predict(inputs), rtol=0, atol=1e-12)
+
+
+def test_heads_do_not_add_up_where_the_last_layer_is_frozen(tmp_path):
+    experiment, steps = steps_of(
+        tmp_path, "algorithm=fedrod", "model.freeze=[head]", "federation.num_rounds=2"
+    )
+    start = experiment.executor.worker.networks.build().last_layer.weight.detach().double()
+    for client_id, module in client_modules(experiment, steps[-1][0]):
+        own = experiment.store.get(client_id).memory.params["weight"]
+        torch.testing.assert_close(module.model.last_layer.weight.detach(), start + own, rtol=0, atol=1e-12)

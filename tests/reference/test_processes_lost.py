@@ -17,7 +17,9 @@ from fedfeat.algorithms.fedhenn import FedHeNNClient
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.errors import ClientError
+from fedfeat.executors.forked import child as child_module
 from fedfeat.executors.forked.processes import ProcessExecutor
+from fedfeat.executors.forked.shared import NoRoom
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.models.mlp import mlp
 from fedfeat.params import snapshot
@@ -121,6 +123,24 @@ def test_without_any_other_process_left_this_one_does_everything(federation, cap
         os.kill(child.pid, signal.SIGKILL)
     assert tree.sha256(alone.run()[0][-1].state) == tree.sha256(expected.state)
     assert alone.executor._children == []
+
+
+def test_where_too_many_messages_wait_tasks_are_sent_later(federation, monkeypatch):
+    """The kernel bounds how many descriptors of a user are on their way, here to none half of the time."""
+    expected = federation("serial", processes=0).run()[0][-1]
+    calls, send = [], child_module.send
+
+    def seldom(*message):
+        calls.append(os.getpid())
+        if len(calls) % 2:
+            raise NoRoom
+        send(*message)
+
+    monkeypatch.setattr(child_module, "send", seldom)
+    found = federation()
+    assert tree.sha256(found.run()[0][-1].state) == tree.sha256(expected.state)
+    assert len(calls) > 10
+    assert len(found.executor._children) == 2
 
 
 def _answer(mark, parent, *_):

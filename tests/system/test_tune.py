@@ -118,6 +118,7 @@ def test_a_dry_run_prints_the_space_and_the_first_commands_and_leaves_nothing(tm
         (["algorithm=ditto"], "personal/acc_weighted"),
         (["algorithm=fedbabu"], "final_all/acc_weighted"),
         (["algorithm=ditto", "federation.target_metric=global/acc"], "global/acc"),
+        (["algorithm=ditto", "federation.target_metric=null"], "null"),
         (["algorithm=fedprox"], None),
     ],
 )

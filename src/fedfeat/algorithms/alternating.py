@@ -48,18 +48,27 @@ class AlternatingClient(ClientModule):
             ConfigError: Such a half.
         """
         super().check(setting)
-        heads_alone = setting.local_epochs is not None and setting.local_epochs <= self.head_epochs
-        for is_head, what in ((True, "name"), (False, "leave")):
-            has_epochs = is_head or not heads_alone
-            if has_epochs and all(own != is_head for _, own in self._trainable):
-                rule = f"{what} something that trains for algorithm={setting.algorithm}"
-                raise ConfigError.rule("algorithm.client.personal", rule, self._named)
-        if heads_alone:
+        epochs = setting.local_epochs
+        self._check_half(True, f"name something that trains for algorithm={setting.algorithm}")
+        if epochs is not None and epochs > self.head_epochs:
+            self._check_half(False, f"leave something that trains for algorithm={setting.algorithm}")
+        if epochs is not None and epochs <= self.head_epochs:
             _log.warning(
                 "algorithm=%s trains heads alone: federation.local_epochs=%g is not above "
                 "algorithm.client.head_epochs=%d.",
                 setting.algorithm, setting.local_epochs, self.head_epochs,
             )  # fmt: skip
+
+    def _check_half(self, is_head: bool, rule: str) -> None:
+        if any(own == is_head for _, own in self._trainable):
+            return
+        named = self.model.named_parameters()
+        if any((self.policies[name] == PERSONAL) == is_head for name, _ in named):
+            half = "what is personal" if is_head else "what is shared"
+            raise ConfigError(
+                f"model.freeze must leave something of {half} that trains, but all of it is frozen."
+            )
+        raise ConfigError.rule("algorithm.client.personal", rule, self._named)
 
     def begin_turn(self, turn: Turn) -> None:
         """Ready the module for one local fit."""

@@ -160,9 +160,10 @@ class PFedMeServer(Around):
         self.beta = beta
 
     def setup(self, site: Site) -> None:
-        """Note which tensors train, at every start of a run."""
+        """Note which tensors are buffers, at every start of a run."""
         super().setup(site)
-        self._trained = frozenset(trained_names(site.networks.build()))
+        network = site.networks.build()
+        self._buffers = frozenset(network.state_dict()) - {name for name, _ in network.named_parameters()}
 
     def init(self, model: nn.Module, federation: Federation) -> Any:
         """Start as the average does, whose state this is."""
@@ -172,14 +173,18 @@ class PFedMeServer(Around):
         """Send what the average sends."""
         return self.average.broadcast(state, client_id)
 
+    def own_payload(self, state: Any, client_id: int) -> Weights:
+        """Give what the average gives."""
+        return self.average.own_payload(state, client_id)
+
     def aggregate(self, state: Any, updates: Iterable[Update]) -> Any:
-        """``(1 - beta) * w + beta * mean``; what does not train is the average's, for statistics are no steps."""
+        """``(1 - beta) * w + beta * mean``; buffers are the average's, for statistics are no steps."""
         new = self.average.aggregate(state, updates)
         if self.beta == 1.0:
             return new
         old, mean = self.average.params(state), self.average.params(new)
         moved = {
-            key: (1 - self.beta) * old[key] + self.beta * tensor if key in self._trained else tensor
+            key: tensor if key in self._buffers else (1 - self.beta) * old[key] + self.beta * tensor
             for key, tensor in mean.items()
         }
         return self.average.with_params(new, moved)

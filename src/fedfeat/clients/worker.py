@@ -88,7 +88,7 @@ class Worker(ModulesOfClients):
             self.module_of(task.client_id, task.round_idx).train()
             raise self.failure(task, cause_of(error)) from error
         if not is_finite((found.payload, getattr(found, "kept", None))):
-            raise self.failure(task, DIVERGED)
+            raise self.failure(task, f"its {type(found).__name__.lower()} {DIVERGED}")
         return found
 
     def _fit(self, task: Task) -> Update:

@@ -11,7 +11,7 @@ from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import become
 from fedfeat.features.alignment import PART, represented
 from fedfeat.features.capture import eval_mode
-from fedfeat.params import copy_into
+from fedfeat.params import copy_into, snapshot
 from fedfeat.rounds.experiment import Experiment
 from fedfeat.rounds.loop import Progress
 from fedfeat.runs.checkpoint import Checkpoint
@@ -39,13 +39,14 @@ def client_modules(
     clients: Sequence[int] | None = None,
     refit: bool = False,
 ) -> Iterator[tuple[int, ClientModule]]:
-    """Give the module of each client, whose ``model`` is that client's own until the next one is asked for.
+    """Give the module of each client, whose ``model`` is that client's until the next one is asked for.
 
     Args:
         experiment: The run, its store at the checkpoint.
         at: The checkpoint; or how far `Experiment.rounds` has come.
         clients: Ids of the clients; None is all of them.
-        refit: Whether each trains first, as in the round that would follow; else it is as it is between its turns.
+        refit: Whether each trains first, as in the round that would follow, and it is what was trained; else the
+            client's own model, as it is between its turns.
 
     Raises:
         ClientError: A fit failed.
@@ -59,9 +60,14 @@ def client_modules(
         else:
             become(module, task, module.recall)
         worker.adapt(module, client_id)
-        if not refit:
-            copy_into(module.model, module.own_tensors())
-        yield client_id, module
+        own = {} if refit else module.own_tensors()
+        shared = snapshot(module.model, list(own))
+        copy_into(module.model, own)
+        try:
+            yield client_id, module
+        finally:
+            # The next client need not receive what is frozen.
+            copy_into(module.model, shared)
 
 
 def representations(experiment: Experiment, at: Checkpoint | Progress, inputs: Tensor) -> list[Tensor]:

@@ -153,7 +153,9 @@ class LoadedRun:
         return self._ready(module, module, self._as_server_sees)
 
     def personal_model(self, client_id: int, round_idx: int | None = None) -> Model:
-        """Give a client's own model: what the server would send it, with what it keeps.
+        """Give a client's own model: what it is between its turns, of the server's state and what the client keeps.
+
+        Where that takes the client's data, or inputs for static batch norm, the data set is loaded.
 
         Args:
             client_id: The client.

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from fedfeat.commands.assembly import build_data, build_experiment, is_primary
-from fedfeat.config.explain import explain
+from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import check_objective
 from fedfeat.config.rules import check, check_complete
 from fedfeat.errors import CheckpointError, DataError, UserError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs import directory as rundir
-from fedfeat.runs.data_facts import DataFacts, check_same_data
+from fedfeat.runs.data_facts import DataFacts, check_same_data, holds_digests
 from fedfeat.runs.leftovers import sweep
 from fedfeat.runs.sweep_names import directory_name
 from fedfeat.runs.weight_files import note_weights
@@ -91,16 +92,31 @@ def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[s
 
 def _check_examples(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> None:
     """Refuse a finished run of other examples than those asked for, where they lie elsewhere than its own did."""
+    if not holds_digests(run_dir) or not (run_dir / "config.yaml").exists():
+        return
     stored = rundir.stored_config(run_dir)
     if all(_root(stored, section) == _root(config, section) for section in ("data", "public")):
         return
+    cfg = _without_downloads(cfg)
     from fedfeat.commands.slow_imports import import_slow
 
     import_slow()
     try:
-        check_same_data(run_dir, build_data(cfg, config, "cpu"))
-    except DataError as error:
-        _log.warning("Whether the run in %s had these data is unknown: %s", run_dir, error)
+        data = build_data(cfg, config, "cpu")
+    except Exception as error:
+        if not isinstance(refusal := as_user_error(error), DataError):
+            raise
+        _log.warning("Whether the run in %s had these data is unknown: %s", run_dir, refusal)
+        return
+    check_same_data(run_dir, data)
+
+
+def _without_downloads(cfg: DictConfig) -> DictConfig:
+    cfg = deepcopy(cfg)
+    for loader in (cfg.data.loader, (cfg.get("public") or {}).get("loader")):
+        if loader and "download" in loader:
+            loader.download = False
+    return cfg
 
 
 def _root(config: Mapping[str, Any], section: str) -> Any:

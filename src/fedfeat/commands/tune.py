@@ -102,7 +102,8 @@ def _space(
         + (f" ({config['algorithm']['name']} has none)" if name == BASE else "")
     ]
     set_here = {key_of(word) for word in fixed}
-    judged = _judged(cfg, of_file.pop(TARGET, None))
+    metric = of_file.pop(TARGET, None)
+    judged = [] if TARGET in set_here else _judged(cfg, metric)
     notes += [f"{word}, by which the method is judged" for word in judged]
     for key in [*of_file]:
         if key in swept:

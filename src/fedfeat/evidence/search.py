@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedfeat.config.objective import validated_by
+from fedfeat.errors import ConfigError
 from fedfeat.evidence import stored
 from fedfeat.evidence.processes import Process, end_run, failure, note, start_run
 from fedfeat.evidence.progress import Standing, standing
 from fedfeat.evidence.study import Asked, propose, words_of
 from fedfeat.evidence.tuning import validation_score
 from fedfeat.runs.directory import is_locked
+from fedfeat.runs.finished import examples_of
 from fedfeat.runs.tables import METRICS, rows_so_far
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 TRIALS = "trials"
 FAILED = "failed"
 """Attribute of a trial whose run has ended with an error: its sentence."""
+_DATA = ("data", "public", "algorithm.public_share")
 _GIVE_UP = 3  # failures without a trial that has succeeded
 
 
@@ -98,6 +101,7 @@ class Search:
         """Tell what a run has come to; one that goes on elsewhere, or was cut, is taken up again."""
         place = self.place(number)
         if stored.is_finished(place):
+            self._check_examples(place)
             score = validation_score(place)
             if not math.isfinite(score):
                 # As bad as a run can be, which Optuna has to know as a number.
@@ -111,6 +115,17 @@ class Search:
             self._failed(number, f"exit {code}: {failure(place)}")
         else:
             self._again.add(number)
+
+    def _check_examples(self, place: Path) -> None:
+        """Refuse to compare runs on other examples, unless data are what is tried."""
+        completed = [
+            trial.number for trial in self.study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"
+        ]
+        before = next(filter(None, (examples_of(self.place(number)) for number in completed)), "")
+        found, tried = examples_of(place), [key for key in self.asked.space if key.startswith(_DATA)]
+        if before and found and before != found and not tried:
+            rule = "be a new folder for other data than those of its trials"
+            raise ConfigError(f"--out must {rule}, but the examples of {place} are not those.")
 
     def _settled(self, number: int) -> bool:
         """Tell what has become of an interrupted trial whose run has ended, or needs not go on."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 STUDY = "study.sqlite3"
 _ASKED = "asked"
-_ROOTS = ("data.root", "public.root")
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,8 @@ class Asked:
     def record(self) -> dict[str, Any]:
         """Give what has to be the same when a search goes on."""
         tried = {key: str(one) for key, one in self.space.items()}
-        keys = {word: key_of(word) for word in self.words}
-        # Trials on another folder's data would be compared with those before.
         words = sorted(
-            word
-            for word, key in keys.items()
-            if key in _ROOTS or (fixes_numbers(key) and key[:6] != "hydra.")
+            word for word in self.words if fixes_numbers(key := key_of(word)) and key[:6] != "hydra."
         )
         return {"words": words, "space": tried, "seed": self.seed}
 

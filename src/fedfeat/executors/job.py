@@ -84,8 +84,12 @@ class Job:
         return self._made[place]
 
     def lose(self, place: int) -> None:
-        """Have a task run again."""
+        """Have the task of a worker that has died run again."""
         self.losses[place] += 1
+        self.give_back(place)
+
+    def give_back(self, place: int) -> None:
+        """Have a task that was not started be the next."""
         self._again.append(place)
 
     def put(self, place: int, result: Any) -> None:

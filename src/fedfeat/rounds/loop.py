@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fedfeat.clients.tasks import Task, Turns
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ClientError
-from fedfeat.executors.base import Executor, raise_failures
+from fedfeat.executors.base import Executor
 from fedfeat.features.diagnostics import align
 from fedfeat.rounds.evaluation import (
     Evaluation,
@@ -146,15 +146,15 @@ class _Loop:
             payload = self._sent(state, client_id, tally, bytes_of) if survey.sends else None
             return Task(client_id, round_idx, payload, self.store.get(client_id))
 
-        def counted(answers: Iterator[Answer]) -> Iterator[Answer]:
-            for answer in answers:
+        def counted(results: Iterator[Answer | ClientError]) -> Iterator[Answer]:
+            for answer in filter(None, map(self._survived, results)):
                 tally.computed(answer.flops)
                 tally.sent(inputs.nbytes if survey.counted == "all" else 0)
                 tally.received(num_bytes(answer.payload) if survey.counted != "none" else 0)
                 yield answer
 
-        answers = raise_failures(self.executor.map("answer", Turns(asked, make), inputs))
-        return self.server.hear(state, inputs, counted(answers))
+        answers = counted(self.executor.map("answer", Turns(asked, make), inputs))
+        return self.server.hear(state, inputs, answers)
 
     def _turns(self, state: Any, round_idx: int, cohort: tuple[int, ...], tally: Tally) -> Turns:
         plan = self.plan
@@ -197,9 +197,9 @@ class _Loop:
                 self.store.put(update.client_id, round_idx + 1, update.kept)
             yield update
 
-    def _survived(self, result: Update | ClientError) -> Update | None:
+    def _survived(self, result: Any) -> Any:
         """Give None for a failed turn, which stops the run unless failures are skipped."""
-        if isinstance(result, Update):
+        if not isinstance(result, ClientError):
             return result
         if not self.plan.skip_failed:
             raise result

@@ -94,6 +94,14 @@ class DataFacts:
             ) from error
 
 
+def holds_digests(run_dir: Path) -> bool:
+    """Whether a run directory says which examples and which split its run had."""
+    try:
+        return bool(json.loads((run_dir / FILE).read_text()).get("fingerprint"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def check_same_data(run_dir: Path, data: "FederatedData") -> None:
     """Refuse data that are not those that the run of a directory began with.
 

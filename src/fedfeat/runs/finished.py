@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from fedfeat.errors import UserError
 from fedfeat.runs.directory import experiment_config, key_of
 from fedfeat.runs.metrics_table import read_metrics
 from fedfeat.runs.text import flatten
+from fedfeat.runs.told_apart import parts_by_examples
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,38 +75,24 @@ def _without_repetitions(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     known = {run.setting.get("data.name"): run.data for run in reversed(runs) if run.data}
     named = [replace(run, data=run.data or known.get(run.setting.get("data.name"), "")) for run in runs]
     kept, repeated = dict[str, Run](), []
-    for run in told_apart(named):
+    for run in apart_by_examples(named):
         first = kept.setdefault(identity(run.setting, str(run.summary["seed"]), run.data), run)
         if first is not run:
             repeated.append(f"{run.path}: skipped, same setting and seed as {first.path}.")
     return list(kept.values()), repeated
 
 
-def told_apart(runs: Sequence[Run]) -> list[Run]:
-    """Add their folder to the data of runs that were made, but for the seed, as others whose examples were others.
-
-    Examples may follow the seed, as those that are generated do, so two folders are told apart only where digests
-    differ; data that were moved stay one.
-    """
-    groups: dict[str, list[list[Run]]] = {}
+def apart_by_examples(runs: Sequence[Run]) -> list[Run]:
+    """Add folder and digest to the data of runs of which others had other examples, see `told_apart`."""
+    groups: dict[str, list[Run]] = {}
     for run in runs:
         setting = {key: value for key, value in run.setting.items() if not key.endswith("seed")}
-        parts = groups.setdefault(identity(setting, run.data), [])
-        joined = [part for part in parts if any(_same_examples(run, other) for other in part)]
-        parts[:] = [part for part in parts if part not in joined] + [[*chain(*joined), run]]
-    folders = {
-        id(run): part[0].data_root
-        for parts in groups.values()
-        if len(parts) > 1
-        for part in parts
-        for run in part
-    }
-    return [replace(run, data=run.data + folders.get(id(run), "")) for run in runs]
-
-
-def _same_examples(one: Run, other: Run) -> bool:
-    same_place = one.data_root == other.data_root
-    return same_place or one.examples == other.examples or not (one.examples and other.examples)
+        groups.setdefault(identity(setting, run.data), []).append(run)
+    suffixes: dict[int, str] = {}
+    for parts in map(parts_by_examples, groups.values()):
+        if len(parts) > 1:
+            suffixes |= {id(run): f"{part[0].data_root} {part[0].examples}" for part in parts for run in part}
+    return [replace(run, data=run.data + suffixes.get(id(run), "")) for run in runs]
 
 
 def read_run(path: Path) -> Run:
@@ -123,7 +109,7 @@ def read_run(path: Path) -> Run:
     }
     read = summary, setting, published_numbers(config), read_metrics(path / "metrics.csv")
     root = str((config.get("data") or {}).get("root", ""))
-    return Run(path, *read, _choices(path), _written(path), _data(path), root, _examples(path))
+    return Run(path, *read, _choices(path), _written(path), _data(path), root, examples_of(path))
 
 
 def _choices(path: Path) -> dict[str, str]:
@@ -152,7 +138,8 @@ def _data(path: Path) -> str:
         return ""
 
 
-def _examples(path: Path) -> str:
+def examples_of(path: Path) -> str:
+    """Give the digest of a run's examples; empty where its directory does not say."""
     try:
         return str(json.loads((path / "data.json").read_text())["fingerprint"][0])
     except (OSError, ValueError, LookupError, TypeError):

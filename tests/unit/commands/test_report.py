@@ -193,22 +193,42 @@ def run_on(path, seed, root, digest):
     config = yaml.safe_load((path / "config.yaml").read_text())
     config["data"]["root"] = root
     (path / "config.yaml").write_text(yaml.safe_dump(config))
-    facts = {"input_shape": [1], "classes": ["cat"], "fingerprint": [digest, "s"]}
-    (path / "data.json").write_text(json.dumps(facts))
+    if digest:
+        facts = {"input_shape": [1], "classes": ["cat"], "fingerprint": [digest, "s"]}
+        (path / "data.json").write_text(json.dumps(facts))
 
 
-def test_runs_of_two_folders_are_one_setting_only_where_their_examples_are(tmp_path):
-    run_on(tmp_path / "a", 0, "/home/cats", "x")
-    run_on(tmp_path / "b", 1, "/home/cats", "y")  # generated from the seed
-    run_on(tmp_path / "c", 1, "/home/dogs", "z")
-    run_on(tmp_path / "d", 2, "/home/dogs", "z")
-    run_on(tmp_path / "e", 0, "/moved/cats", "x")
-    run_on(tmp_path / "f", 2, "/moved/cats", "u")
-    runs, skipped = find_runs([tmp_path])
-    assert skipped == [f"{tmp_path / 'e'}: skipped, same setting and seed as {tmp_path / 'a'}."]
-    settings = group_runs(runs)
-    assert [[run.path.name for run in setting.runs] for setting in settings] == [["a", "b", "f"], ["c", "d"]]
-    assert [setting.words["data"] for setting in settings] == ["pictures (cats)", "pictures (dogs)"]
+@pytest.mark.parametrize(
+    ("runs", "together"),
+    [
+        # Data that were moved; a second run of the seed is skipped.
+        (["/a 0 x", "/a 1 x", "/b 2 x"], ["012"]),
+        (["/a 0 x", "/b 0 x", "/b 1 x"], ["02"]),
+        # Another folder with classes of the same names.
+        (["/a 0 x", "/a 1 x", "/b 0 z", "/b 1 z"], ["01", "23"]),
+        (["/a 0 x", "/a 1 x", "/b 2 z"], ["01", "2"]),
+        # Examples that follow the seed, moved.
+        (["/a 0 x", "/a 1 y", "/b 2 u"], ["012"]),
+        (["/a 0 x", "/a 1 y", "/b 0 x", "/b 2 u"], ["013"]),
+        (["/a 0 x", "/a 1 y", "/b 1 z", "/b 2 z"], ["01", "23"]),
+        # Files that were replaced where they lay.
+        (["data 0 x", "data 0 z", "data 1 x", "data 1 z"], ["02", "13"]),
+        # What does not say joins one of them, and no two by itself.
+        (["/c 2 ", "/a 0 x", "/b 0 z"], ["10", "2"]),
+        (["/a 0 ", "/b 1 "], ["01"]),
+    ],
+)
+def test_runs_of_one_setting_are_told_apart_by_their_examples(runs, together, tmp_path):
+    for number, line in enumerate(runs):
+        root, seed, digest = line.split(" ")
+        run_on(tmp_path / str(number), int(seed), root, digest)
+    settings = group_runs(find_runs([tmp_path])[0])
+    assert sorted("".join(run.path.name for run in setting.runs) for setting in settings) == sorted(together)
+    names = {setting.words["data"] for setting in settings}
+    roots = {run.data_root for setting in settings for run in setting.runs}
+    if len(settings) > 1 and len(roots) > 1:
+        assert len(names) == len(settings)
+        assert all(name.startswith("pictures (") for name in names)
 
 
 def refused(arguments, capsys):

@@ -193,7 +193,6 @@ def test_a_run_that_diverged_is_as_bad_as_can_be(search):
     ("more", "named"),
     [
         ({"words": ["data=synthetic"]}, "words"),
-        ({"words": ["data=digits", "data.root=/elsewhere"]}, "words"),
         ({"space": {"optimizer.lr": SPACE["optimizer.lr"]}}, "space"),
         ({"seed": 2}, "seed"),
     ],
@@ -202,6 +201,21 @@ def test_the_folder_of_another_search_is_refused(search, more, named):
     search()
     with pytest.raises(ConfigError, match=f"^--out must be a new folder, or one of the same {named} "):
         search(**more)
+
+
+def test_trials_on_other_data_are_not_compared(search):
+    one, two = search(), search(words=["data=digits", "data.root=/moved"])
+    for which, digest, refused in ((one, "x", False), (two, "x", False), (two, "y", True)):
+        number = which.ready([])
+        measured(which.place(number), [0, 0.5])
+        (which.place(number) / "data.json").write_text(json.dumps({"fingerprint": [digest, "s"]}))
+        if refused:
+            with pytest.raises(
+                ConfigError, match=r"^--out must be a new folder for other data .*/0002 are not those"
+            ):
+                which.ended(number, 0)
+        else:
+            which.ended(number, 0)
 
 
 def test_work_makes_as_many_as_there_are_and_no_more_at_once(search, monkeypatch):

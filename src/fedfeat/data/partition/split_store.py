@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fedfeat")
 
 # Part of every key; raised when the same scheme and seed begin to give other splits.
-FORMAT = 2
+FORMAT = 3
 
 
 def load_or_make(

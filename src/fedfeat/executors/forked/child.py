@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +17,12 @@ from typing import Any
 import torch
 
 from fedfeat.clients.worker import Worker
-from fedfeat.executors.codec import arguments_of, portable
-from fedfeat.executors.forked.shared import pack, receive, send
+from fedfeat.executors.codec import Packed, arguments_of, portable
+from fedfeat.executors.forked.shared import NoRoom, pack, receive, send
 from fedfeat.executors.job import Job, attempt
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_PAUSE = 0.01  # seconds
 # Ctrl-C, and that by which a cluster announces the end of a job, reach the whole group. The parent answers, ends its
 # round with this process's help, and ends it.
 _OF_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -54,7 +56,11 @@ class Child:
         return sum(job.costs[place] for job, place in self.waiting)
 
     def send(self, job: Job, place: int) -> bool:
-        """Send a task; False where the child is dead."""
+        """Send a task; False where the child is dead.
+
+        Raises:
+            NoRoom: Too many messages wait for their readers.
+        """
         try:
             send(self._channel, job.method, job.pack(job.arguments(place)))
         except (BrokenPipeError, ConnectionResetError):
@@ -66,7 +72,7 @@ class Child:
         """Take the result of the oldest task; False where the child is dead."""
         try:
             _, (result,) = receive(self._channel)
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):
             return False
         job, place = self.waiting.popleft()
         job.put(place, result)  # also where the job was given up, and nobody asks for it
@@ -112,9 +118,18 @@ def _serve(worker: Worker, channel: socket.socket, inherited: Iterable[socket.so
             return
         result = attempt(worker, method, arguments_of(arguments))
         try:
-            send(channel, method, [pack(portable(result))])
+            _answer(channel, pack(portable(result)))
         except (BrokenPipeError, ConnectionResetError):
             return
+
+
+def _answer(channel: socket.socket, packed: Packed) -> None:
+    """Send a result; where too many messages wait, once some of them have been read."""
+    while True:
+        try:
+            return send(channel, "", [packed])
+        except NoRoom:
+            time.sleep(_PAUSE)
 
 
 def _die_with(parent: int) -> None:

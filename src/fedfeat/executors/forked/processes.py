@@ -21,7 +21,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.codec import Packer
 from fedfeat.executors.forked.child import Child
-from fedfeat.executors.forked.shared import Shared
+from fedfeat.executors.forked.shared import NoRoom, Shared
 from fedfeat.executors.job import Job, attempt, costs_of
 
 _log = logging.getLogger("fedfeat")
@@ -119,7 +119,11 @@ class ProcessExecutor(Executor):
             place = job.next() if has_room else None
             if place is None:
                 return
-            if not child.send(job, place):
+            try:
+                is_alive = child.send(job, place)
+            except NoRoom:
+                return job.give_back(place)  # there is some once results have been read
+            if not is_alive:
                 job.lose(place)
                 self._bury(child)
 

@@ -6,6 +6,7 @@ socket is always short: two processes that write to each other never wait for ro
 """
 
 import ctypes
+import errno
 import os
 import pickle
 import socket
@@ -73,16 +74,26 @@ def pack(value: Any) -> Packed:
     return Packed(record, Shared(tensors))
 
 
+class NoRoom(Exception):
+    """More descriptors are on their way, of all processes of a user, than this one may have open (RLIMIT_NOFILE)."""
+
+
 def send(channel: socket.socket, word: str, packed: Sequence[Packed]) -> None:
     """Send a word and packed values, whose tensors are `Shared`.
 
     Raises:
+        NoRoom: See there; nothing was sent.
         OSError: Nobody has the other end.
     """
     head = pickle.dumps((word, [(one.record, one.tensors.layouts) for one in packed]))
     carried = Shared([torch.frombuffer(bytearray(head), dtype=torch.uint8)])
     descriptors = [fd for one in (carried, *(each.tensors for each in packed)) for fd in one.descriptors]
-    socket.send_fds(channel, [len(head).to_bytes(_LENGTH, "little")], descriptors)
+    try:
+        socket.send_fds(channel, [len(head).to_bytes(_LENGTH, "little")], descriptors)
+    except OSError as error:
+        if error.errno == errno.ETOOMANYREFS:
+            raise NoRoom from error
+        raise
 
 
 def receive(channel: socket.socket) -> tuple[str, list[Any]]:

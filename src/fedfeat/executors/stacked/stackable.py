@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PURE = (
     *("loss", "forward", "predict", "cross_entropy", "recall", "adapt"),
     *("observe", "laid_out", "upload", "answer", "check", "phases", "begin_phase", "note", "clip"),
+    *("own_tensors", "answer_flops"),
 )
 
 # Largest gap between gradients of a stacked and a single step, relative to the largest gradient: sums in another order.

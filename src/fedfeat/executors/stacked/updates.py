@@ -42,7 +42,7 @@ def made_updates(
 def _checked(worker: Worker, task: Task, update: Update) -> Update | ClientError:
     if is_finite(update.payload) and is_finite(update.kept):
         return update
-    return worker.failure(task, DIVERGED)
+    return worker.failure(task, f"its update {DIVERGED}")
 
 
 def _sends_weights_alone(client: ClientModule) -> bool:
