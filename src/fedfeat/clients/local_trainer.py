@@ -53,20 +53,34 @@ class _MeanLoss(pl.Callback):
         )
 
 
+_FIRST_SCALE = 2.0**12
+"""Loss scale with which a fit under ``16-mixed`` begins: above PyTorch's 2**16 gradients of 1 overflow, and a fit of a
+few steps would skip some of them until it has halved itself; here those up to 16 do not."""
+
+
+def first_scaler(plugin: Any, precision: str | int | None) -> "torch.amp.GradScaler | None":
+    """Give the gradient scaler with which every fit begins: one that was given with its plugin as it is, else ours."""
+    found = getattr(plugin, "scaler", None)
+    if found is None or precision is None:  # Lightning makes none for a plugin of one's own
+        return deepcopy(found)
+    return torch.amp.GradScaler(plugin.device, init_scale=_FIRST_SCALE)
+
+
 class _Trainer(pl.Trainer):
     """A Trainer with new callbacks and loss scale in every fit: what one saw of a client is nothing to the next."""
 
     callbacks: list[pl.Callback]
+    precision_plugin: Any
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._given = self._own = list(self.callbacks)
-        self._scaler = deepcopy(getattr(self.precision_plugin, "scaler", None))
+        self._scaler = first_scaler(self.precision_plugin, arguments.get("precision"))
 
     def renew(self) -> None:
         """Put copies of the callbacks and of the gradient scaler that were given in the place of the last fit's."""
         if self._scaler is not None:
-            self.precision_plugin.scaler = deepcopy(self._scaler)  # type: ignore[attr-defined]
+            self.precision_plugin.scaler = deepcopy(self._scaler)
         if self._given:
             added = [one for one in self.callbacks if all(one is not own for own in self._own)]
             self._own = deepcopy(self._given)

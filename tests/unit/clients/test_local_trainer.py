@@ -14,7 +14,7 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelSummary, Timer, TQDM
 from pytorch_lightning.plugins import MixedPrecision
 
 from fedfeat.client import ClientModule, Weights
-from fedfeat.clients.local_trainer import LocalTrainer
+from fedfeat.clients.local_trainer import LocalTrainer, first_scaler
 from fedfeat.clients.networks import OneNetwork
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.worker import Worker, WorkerSettings
@@ -70,6 +70,13 @@ def test_the_loss_scale_of_a_fit_is_not_that_of_the_fit_before():
     fit(both, 1, num_steps=2)
     assert scale.scaler.get_scale() == 16.0
     assert same(fit(both, 1), fit(alone, 1))
+
+
+def test_fits_begin_with_a_scale_that_first_gradients_bear():
+    own = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=7.0))
+    assert first_scaler(MixedPrecision("16-mixed", "cpu"), "16-mixed").get_scale() == 4096
+    assert first_scaler(own, None).get_scale() == 7
+    assert first_scaler(MixedPrecision("bf16-mixed", "cpu"), "bf16-mixed") is None
 
 
 def test_every_argument_of_lightnings_trainer_is_taken_or_refused():
