@@ -81,6 +81,7 @@ class AutoExecutor(Executor):
         if choice.stacked:
             try:
                 self.current = VectorizedExecutor(lambda: self.worker, self._memory_mb)
+                self.current.settle(run_dir, course)
             except ConfigError as refusal:
                 if known is not None:
                     raise
@@ -93,6 +94,7 @@ class AutoExecutor(Executor):
         # Processes of a fit that is shared by several have nothing to choose.
         if self.choice is not None and self.worker.lightning.world_size == 1:
             self.choice.write(run_dir)
+            self.current.note(run_dir)
 
     def start(self) -> None:
         """Set the threads."""

@@ -11,7 +11,8 @@ from torch.nn import functional
 from fedfeat.client import ClientModule
 from fedfeat.clients.optimizers import kept_tensors, optimizer_state
 from fedfeat.clients.tasks import Task
-from fedfeat.errors import DIVERGED, ClientError
+from fedfeat.errors import DIVERGED, CheckpointError, ClientError
+from fedfeat.executors.stacked import vectorized
 from fedfeat.executors.stacked.clipping import Clip
 from fedfeat.executors.stacked.norms import batch_norms, normalised
 from fedfeat.executors.stacked.stacking import ELEMENTWISE, narrow
@@ -158,3 +159,27 @@ def test_what_is_sent_beside_finite_weights_is_looked_at_too(tmp_path):
     found = list(federation.executor.map("fit", [Task(k, 0, payload, None, 2) for k in range(3)]))
     assert [type(one) for one in found] == [Update, ClientError, Update]
     assert str(found[1]).endswith(f"{DIVERGED}.")
+
+
+def test_a_run_goes_on_with_as_many_at_once_as_it_began_with(tmp_path, monkeypatch):
+    """On a GPU that is as many as there was room for, and sums of fewer round otherwise."""
+    free = {"bytes": 4e4}
+    monkeypatch.setattr(vectorized, "_allowed_bytes", lambda device: free["bytes"])
+    run = tmp_path / "run"
+    run.mkdir()
+
+    def begun():
+        executor = parties(tmp_path / "store", build_executor=VectorizedExecutor).executor
+        executor._as_is_free = True
+        executor.settle(run, None)
+        executor.note(run)
+        return executor.num_together
+
+    first = begun()
+    free["bytes"] /= 4
+    assert begun() == first > 1
+    (run / vectorized.FILE).unlink()
+    assert 1 <= begun() < first
+    (run / vectorized.FILE).write_text('{"num')
+    with pytest.raises(CheckpointError, match=r"stacked\.json must say how many clients are fitted at once"):
+        begun()

@@ -1,8 +1,10 @@
 """Many clients in one fit: their models stacked along a new axis, step for step what they would do alone."""
 
+import json
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,15 +14,20 @@ from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import cause_of
 from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
-from fedfeat.errors import ClientError
+from fedfeat.errors import CheckpointError, ClientError
+from fedfeat.executors.base import Course
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.stackable import check_stackable, probe
 from fedfeat.executors.stacked.stacking import gradients
 from fedfeat.executors.stacked.states import clock
 from fedfeat.executors.stacked.turns import chains, fit_stacked, has_phases, phases_of
+from fedfeat.files import atomic_write_text
 from fedfeat.types import Update
 
 _log = logging.getLogger("fedfeat")
+
+FILE = "stacked.json"
+"""File of a run directory: how many clients are fitted at once."""
 
 # Tensors of the size of the model that a client in training has at most: weights, gradients, two of the optimizer
 # (Adam's), what it received, and temporary ones of a step.
@@ -53,8 +60,30 @@ class VectorizedExecutor(SerialExecutor):
         model = sum(t.numel() * t.element_size() for t in self.worker.module.state_dict().values())
         saved = batch * self._probed(self.worker.module).saved_bytes
         self.bytes_per_client = int(_MODELS * model + _ACTIVATIONS * saved)
-        allowed = _allowed_bytes(self.worker.data.device) if memory_mb is None else memory_mb * 2**20
+        device = self.worker.data.device
+        self._as_is_free = memory_mb is None and device.type == "cuda"
+        allowed = _allowed_bytes(device) if memory_mb is None else memory_mb * 2**20
         self.num_together = max(int(allowed) // max(self.bytes_per_client, 1), 1)
+
+    def settle(self, run_dir: Path, course: Course) -> None:
+        """Take as many clients at once as the run of the directory began with: sums of fewer round otherwise.
+
+        Raises:
+            CheckpointError: The file that tells is damaged.
+        """
+        path = run_dir / FILE
+        try:
+            self.num_together = max(int(json.loads(path.read_text())["num_together"]), 1)
+        except FileNotFoundError:
+            return
+        except (ValueError, TypeError, LookupError) as error:
+            rule = "say how many clients are fitted at once"
+            raise CheckpointError(f"{path} must {rule}, but it does not: {error}.") from error
+
+    def note(self, run_dir: Path) -> None:
+        """Keep the number where it follows from what was free on a GPU."""
+        if self._as_is_free and not (run_dir / FILE).exists():
+            atomic_write_text(run_dir / FILE, json.dumps({"num_together": self.num_together}) + "\n")
 
     def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
         """Fit clients together; call any other method of the worker in cohort order."""
