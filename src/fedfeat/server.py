@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.errors import ConfigError
+from fedfeat.params import standalone
+from fedfeat.tree import tensors, transform
 from fedfeat.types import Answer, Federation, Setting, Site, Survey, Update, Weights
 
 if TYPE_CHECKING:
@@ -171,6 +173,12 @@ class Around(Server):
         """Note the site, as the average does."""
         super().setup(site)
         self.average.setup(site)
+
+
+def alone(record: Any) -> Any:
+    """Give a tree whose tensors share no memory, among themselves or with others: parts of a message hold all of it."""
+    own = iter(standalone({str(i): tensor for i, tensor in enumerate(tensors(record))}).values())
+    return transform(record, lambda _: next(own))
 
 
 def noting(updates: Iterable[Update], cohort: list[tuple[int, int]]) -> Iterator[Update]:

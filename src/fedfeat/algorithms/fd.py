@@ -23,8 +23,7 @@ from fedfeat.features.prototypes import mean_over_known, prototypes_of, pull
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import dtype_of
 from fedfeat.params import full
-from fedfeat.server import Server
-from fedfeat.tree import transform
+from fedfeat.server import Server, alone
 from fedfeat.types import Federation, Tensors, Turn, Update
 
 
@@ -156,7 +155,7 @@ class FDServer(Server):
 
     def aggregate(self, state: FDState, updates: Iterable[Update]) -> FDState:
         """Take the outputs of the cohort; a round without an update changes nothing."""
-        found = {update.client_id: transform(update.payload, torch.clone) for update in updates}
+        found = {update.client_id: alone(update.payload) for update in updates}
         if not found:
             return state
         kept = self.keep_absent

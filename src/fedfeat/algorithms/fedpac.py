@@ -30,8 +30,7 @@ from fedfeat.features.simplex import combining_weights
 from fedfeat.models.network import dtype_of
 from fedfeat.models.policy import sent_keys
 from fedfeat.params import WeightedMean, copy_into, select, snapshot
-from fedfeat.server import Server
-from fedfeat.tree import transform
+from fedfeat.server import Server, alone
 from fedfeat.types import Federation, Tensors, Turn, Update
 
 
@@ -232,11 +231,11 @@ class FedPACServer(Server):
         """Average and combine; a round without an update changes nothing."""
         mean, parts, sent, num_classes = WeightedMean(), [], [], len(state.known)
         for update in updates:
-            mean.add((payload := update.payload).params, update.num_examples)
+            payload = update.payload
+            mean.add(payload.params, update.num_examples)
             classes, means = payload.prototypes
             parts.append(over_all_classes(classes, means, payload.counts, num_classes))
-            rest = transform(payload._replace(params={}), torch.clone)  # parts hold it all
-            sent.append(update._replace(payload=rest))
+            sent.append(update._replace(payload=alone(payload._replace(params={}))))
         if mean.is_empty:
             return state
         prototypes, known = renewed(state.prototypes, state.known, parts, self.keep_absent)

@@ -10,7 +10,7 @@ from torch import nn
 from fedfeat.features.prototypes import Moments, Prototypes, pooled
 from fedfeat.models.network import Network
 from fedfeat.seeding import derive_seed
-from fedfeat.tree import transform
+from fedfeat.server import alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,8 +33,7 @@ def network_of_client(model: nn.Module, federation: Federation) -> Network:
 
 def stacked(prototypes: Iterable[Prototypes]) -> Prototypes | None:
     """Put the prototypes of a round's clients one under the other, (n,) and (n, d); None without any."""
-    # Copied, for a part of a message holds all of it in memory.
-    parts = [transform(part, torch.clone) for part in prototypes if len(part.classes)]
+    parts = [alone(part) for part in prototypes if len(part.classes)]
     if not parts:
         return None
     return Prototypes(torch.cat([part.classes for part in parts]), torch.cat([part.means for part in parts]))

@@ -87,9 +87,15 @@ class Worker(ModulesOfClients):
             # Its module may have been left in eval mode, in which the next client would train.
             self.module_of(task.client_id, task.round_idx).train()
             raise self.failure(task, cause_of(error)) from error
-        if not is_finite((found.payload, getattr(found, "kept", None))):
-            raise self.failure(task, f"its {type(found).__name__.lower()} {DIVERGED}")
+        if divergence := self.divergence(task, found):
+            raise divergence
         return found
+
+    def divergence(self, task: Task, found: Update | Answer) -> ClientError | None:
+        """Give the error of a turn of which something that is not finite comes; None where all of it is."""
+        if is_finite((found.payload, getattr(found, "kept", None))):
+            return None
+        return self.failure(task, f"its {type(found).__name__.lower()} {DIVERGED}")
 
     def _fit(self, task: Task) -> Update:
         module = self.module_of(task.client_id, task.round_idx)

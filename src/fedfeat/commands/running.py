@@ -19,7 +19,7 @@ from fedfeat.config.rules import check, check_complete
 from fedfeat.errors import CheckpointError, DataError, UserError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs import directory as rundir
-from fedfeat.runs.data_facts import DataFacts, check_same_data, holds_digests
+from fedfeat.runs.data_facts import DataFacts, check_same_data
 from fedfeat.runs.leftovers import sweep
 from fedfeat.runs.sweep_names import directory_name
 from fedfeat.runs.weight_files import note_weights
@@ -92,7 +92,7 @@ def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[s
 
 def _check_examples(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> None:
     """Refuse a finished run of other examples than those asked for, where they lie elsewhere than its own did."""
-    if not holds_digests(run_dir) or not (run_dir / "config.yaml").exists():
+    if not rundir.fingerprint_of(run_dir) or not (run_dir / "config.yaml").exists():
         return
     stored = rundir.stored_config(run_dir)
     if all(_root(stored, section) == _root(config, section) for section in ("data", "public")):

@@ -15,8 +15,7 @@ from fedfeat.evidence.processes import Process, end_run, failure, note, start_ru
 from fedfeat.evidence.progress import Standing, standing
 from fedfeat.evidence.study import Asked, propose, words_of
 from fedfeat.evidence.tuning import validation_score
-from fedfeat.runs.directory import is_locked
-from fedfeat.runs.finished import examples_of
+from fedfeat.runs.directory import fingerprint_of, is_locked
 from fedfeat.runs.tables import METRICS, rows_so_far
 
 if TYPE_CHECKING:
@@ -121,9 +120,9 @@ class Search:
         completed = [
             trial.number for trial in self.study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"
         ]
-        before = next(filter(None, (examples_of(self.place(number)) for number in completed)), "")
-        found, tried = examples_of(place), [key for key in self.asked.space if key.startswith(_DATA)]
-        if before and found and before != found and not tried:
+        before = next(filter(None, (fingerprint_of(self.place(number)) for number in completed)), ())
+        found, tried = fingerprint_of(place), [key for key in self.asked.space if key.startswith(_DATA)]
+        if before and found and before[0] != found[0] and not tried:
             rule = "be a new folder for other data than those of its trials"
             raise ConfigError(f"--out must {rule}, but the examples of {place} are not those.")
 

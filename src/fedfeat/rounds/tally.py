@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass, field
 
-import torch
-
 from fedfeat.features.preference import Preferences
-from fedfeat.tree import transform
+from fedfeat.server import alone
 from fedfeat.types import Update
 
 COUNTERS = (
@@ -67,8 +65,7 @@ class Tally:
         self.computed(update.metrics["flops"], update.metrics["examples"])
         self.turns[update.client_id] = update.metrics
         if update.preferences is not None:
-            # Copied, for a part of a message holds all of it in memory.
-            self.preferences[update.client_id] = transform(update.preferences, torch.clone)
+            self.preferences[update.client_id] = alone(update.preferences)
 
     def closed(self) -> dict[str, float]:
         """Give the counters of a round whose messages have all been counted."""

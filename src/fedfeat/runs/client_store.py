@@ -14,8 +14,8 @@ from safetensors.torch import save
 
 from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_bytes, sync_folder
-from fedfeat.params import standalone
-from fedfeat.tree import TRUSTED, flatten, num_bytes, sha256, tensors, transform, unflatten
+from fedfeat.server import alone
+from fedfeat.tree import TRUSTED, flatten, num_bytes, sha256, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -88,7 +88,7 @@ class ClientStore:
         self._drop(client_id)
         self._versions[client_id] = round_idx
         self._dirty.add(client_id)
-        self._hold(client_id, _alone(state))
+        self._hold(client_id, alone(state))
 
     def persist(self) -> dict[int, int]:
         """Write the states that are in RAM only; give the manifest: clients' rounds, for `restore` and `collect`."""
@@ -164,12 +164,6 @@ class ClientStore:
 
     def _check(self, version: tuple[int, int]) -> None:
         _read(self._path(*version), self._trusted)
-
-
-def _alone(state: Any) -> Any:
-    """Give a state whose tensors share no memory, among themselves or with others."""
-    own = iter(standalone({str(i): tensor for i, tensor in enumerate(tensors(state))}).values())
-    return transform(state, lambda _: next(own))
 
 
 def _read(path: Path, trusted: tuple[str, ...]) -> Any:

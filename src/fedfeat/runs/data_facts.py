@@ -9,12 +9,11 @@ import numpy as np
 
 from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_text
+from fedfeat.runs.directory import DATA as FILE
 from fedfeat.types import Vocabulary
 
 if TYPE_CHECKING:
     from fedfeat.data.federated import FederatedData
-
-FILE = "data.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +91,6 @@ class DataFacts:
             raise CheckpointError(
                 f"{path} must describe the run's data, but it does not: {error}."
             ) from error
-
-
-def holds_digests(run_dir: Path) -> bool:
-    """Whether a run directory says which examples and which split its run had."""
-    try:
-        return bool(json.loads((run_dir / FILE).read_text()).get("fingerprint"))
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 def check_same_data(run_dir: Path, data: "FederatedData") -> None:

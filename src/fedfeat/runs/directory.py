@@ -30,6 +30,8 @@ _NEUTRAL_WITHIN = {
 }
 # Keys that say nothing where they are not set: without them, digests are those of before there were such keys.
 _UNSET = {"model": ("weights", "fresh", "freeze", "cached"), "pool": ("cyclic", "weights", "fresh", "freeze")}
+DATA = "data.json"
+"""File with what the run's data were, see `runs.data_facts`."""
 FAILURE = "failure.txt"
 """File with the sentence of a run's last error, until it goes on."""
 _PASSWORD = re.compile(r"://[^/@\s]+:[^/@\s]*@")
@@ -116,6 +118,14 @@ def finished_summary(run_dir: Path) -> dict[str, Any] | None:
                 "checkpoint and writes it again."
             )
     return dict(found)
+
+
+def fingerprint_of(run_dir: Path) -> tuple[str, ...]:
+    """Digests of the run's examples and of its split; nothing where the directory does not say."""
+    try:
+        return tuple(map(str, json.loads((run_dir / DATA).read_text())["fingerprint"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return ()
 
 
 @contextmanager

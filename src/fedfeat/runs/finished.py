@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fedfeat.errors import UserError
-from fedfeat.runs.directory import experiment_config, key_of
+from fedfeat.runs.directory import experiment_config, fingerprint_of, key_of
 from fedfeat.runs.metrics_table import read_metrics
 from fedfeat.runs.text import flatten
 from fedfeat.runs.told_apart import parts_by_examples
@@ -109,7 +109,8 @@ def read_run(path: Path) -> Run:
     }
     read = summary, setting, published_numbers(config), read_metrics(path / "metrics.csv")
     root = str((config.get("data") or {}).get("root", ""))
-    return Run(path, *read, _choices(path), _written(path), _data(path), root, examples_of(path))
+    examples = next(iter(fingerprint_of(path)), "")
+    return Run(path, *read, _choices(path), _written(path), _data(path), root, examples)
 
 
 def _choices(path: Path) -> dict[str, str]:
@@ -134,14 +135,6 @@ def _data(path: Path) -> str:
     try:
         facts = json.loads((path / "data.json").read_text())
         return json.dumps([facts["input_shape"], facts["classes"]])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
-
-
-def examples_of(path: Path) -> str:
-    """Give the digest of a run's examples; empty where its directory does not say."""
-    try:
-        return str(json.loads((path / "data.json").read_text())["fingerprint"][0])
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 

@@ -9,7 +9,7 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import left_out, turn_of
 from fedfeat.clients.worker import Worker
-from fedfeat.errors import DIVERGED, ClientError
+from fedfeat.errors import ClientError
 from fedfeat.executors.stacked.batches import StackedBatches
 from fedfeat.executors.stacked.fit import StackedClients
 from fedfeat.params import copy_into, rows, snapshot
@@ -34,15 +34,9 @@ def made_updates(
     # Only what is nothing but the weights is known to be finite by them.
     healthy = make is _views and is_finite(fitted)
     results = make(worker, client, tasks, stacked, batches, fitted)
-    return (
-        list(results) if healthy else [_checked(worker, *pair) for pair in zip(tasks, results, strict=True)]
-    )
-
-
-def _checked(worker: Worker, task: Task, update: Update) -> Update | ClientError:
-    if is_finite(update.payload) and is_finite(update.kept):
-        return update
-    return worker.failure(task, f"its update {DIVERGED}")
+    if healthy:
+        return list(results)
+    return [worker.divergence(task, one) or one for task, one in zip(tasks, results, strict=True)]
 
 
 def _sends_weights_alone(client: ClientModule) -> bool:
