@@ -49,8 +49,8 @@ def with_babu(kind):
     return partial(joined, halves=[kind, FedBABUClient])
 
 
-def distilling(average=None):
-    return FedDFServer(average or FedAvgServer(), source="train_pool")
+def distilling():
+    return FedDFServer(FedAvgServer(), source="train_pool")
 
 
 REFUSED = {
@@ -90,7 +90,7 @@ REFUSED = {
         HeteroFLClient, lambda: FedAvgMServer(average=FedAvgServer()), normed, r"for FedAvgMServer, which takes none",
     ),
     "static batch norm under FedDF, whose teachers have none": (
-        HeteroFLClient, lambda: distilling(HeteroFLServer()), normed,
+        HeteroFLClient, distilling, normed,
         rf"for FedDFServer, {WHOLE}HeteroFLClient leaves 3 tensors out, encoder\.conv1\.norm\.running_mean first\.",
     ),
     "fixed batch norm under FedAvg": (
