@@ -9,9 +9,11 @@ from omegaconf import OmegaConf
 
 from fedfeat.commands.python import composed
 from fedfeat.config.rules import check
+from fedfeat.errors import ConfigError
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.claims import read_claims
+from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.results_command import made, main
 from fedfeat.evidence.stored import THEN, check_words
 from fedfeat.runs.directory import experiment_config
@@ -57,8 +59,29 @@ def test_every_stored_run_is_one_of_the_campaign_and_is_small():
     assert sum(path.stat().st_size for path in FILES) < 40e6
     for archive in ARCHIVES:
         for cell in archive.places:
-            commit = archive.run(cell).summary["git_commit"]
-            assert re.fullmatch(r"[0-9a-f]{40}", commit), (cell, commit)
+            summary = archive.run(cell).summary
+            for commit in summary.get("git_commits", [summary["git_commit"]]):
+                assert re.fullmatch(r"[0-9a-f]{40}", commit), (cell, commit)
+
+
+def test_stored_runs_have_the_overrides_that_the_campaigns_ask_for(tmp_path):
+    """Those of the tuned learning rates among them."""
+    checked = 0
+    for campaign in (CAMPAIGN, BOARD):
+        queue = Queue(campaign, tmp_path, RESULTS / "runs")
+        for cell, place in queue.places(campaign.cells()).items():
+            words = queue.words(cell)
+            assert words is not None, cell
+            check_words(place, words)
+            checked += 1
+    assert checked >= len(PLACES)
+
+
+def test_a_stored_run_of_another_length_would_be_found(tmp_path):
+    cell = next(cell for cell in PLACES if cell.study == "readings")
+    words = Queue(CAMPAIGN, tmp_path, RESULTS / "runs").words(cell)
+    with pytest.raises(ConfigError, match=r"federation\.num_rounds=60"):
+        check_words(PLACES[cell], (*words, "federation.num_rounds=60"))
 
 
 def test_no_stored_file_names_a_folder_of_a_machine():
@@ -71,13 +94,14 @@ def test_no_stored_file_names_a_folder_of_a_machine():
 def test_a_stored_configuration_composes_today(cell):
     place = PLACES[cell]
     words = yaml.safe_load((place / "overrides.yaml").read_text())
-    check_words(place, words)
     today = OmegaConf.to_container(composed(words), resolve=True)
     today.pop("hydra")
     stored = yaml.safe_load((place / "config.yaml").read_text())
     # Keys that were added since then are today's alone; the commit that made the run stands in its summary.
     now, then = (flatten(experiment_config(config), ".") for config in (today, stored))
     assert {key: (value, now.get(key)) for key, value in then.items() if now.get(key) != value} == {}
+    # Published numbers fix nothing of a run, but the pages take them from what is kept.
+    assert stored.get("published") == (today.get("published") or None)
 
 
 def test_claims_name_studies_settings_and_arms_of_the_campaign():

@@ -179,10 +179,16 @@ class ClientModule(CountedModule):
 
     def configure_optimizers(self) -> Optimizer:
         """Lightning hook: a fresh optimizer at the round's learning rate, over whatever of this module trains."""
-        optimizer = self.optimizer_factory([p for p in self.parameters() if p.requires_grad], lr=self.lr)
+        optimizer = self.new_optimizer(self, self.lr)
         if state := self.optimizer_state:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         return optimizer
+
+    def new_optimizer(self, module: nn.Module, lr: float) -> Optimizer:
+        """Give a fresh optimizer over what of a module trains; by name where its maker asks for names."""
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        by_name = getattr(self.optimizer_factory.func, "by_name", False)
+        return self.optimizer_factory(trained if by_name else [p for _, p in trained], lr=lr)
 
     def local_steps(self, num_steps: int) -> int:
         """Optimizer steps of this turn, of which the plan has ``num_steps``."""

@@ -228,7 +228,7 @@ def check(setting, store_dir, tolerance=2e-5, **plan):
 
 SETTINGS = {
     "fed2": Setting(),
-    "fed2 unpaired": Setting(pairing="all", weighting="uniform", group_weighting="class_count"),
+    "fed2 unpaired": Setting(pairing="all", weighting="uniform"),
     "fed2 of its paper": Setting(weighting="uniform", group_weighting="uniform"),
     "fed2 by class count": Setting(group_weighting="class_count", scope="present_classes"),
     "unequal groups": Setting(PAIR_AND_ONE, scope="kept_groups"),

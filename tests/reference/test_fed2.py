@@ -23,6 +23,7 @@ from fedfeat.algorithms import fed2
 from fedfeat.algorithms.fed2 import Fed2Server
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.paired_mean import PairedMean
+from fedfeat.errors import ConfigError
 from fedfeat.models import softmax_scope
 from fedfeat.models.flops import training_flops
 from fedfeat.models.group_rows import rows_of, take_rows
@@ -248,3 +249,10 @@ def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
     monkeypatch.setattr(owner, attribute, mutant)
     with pytest.raises(AssertionError):
         check(SETTINGS[name], tmp_path)
+
+
+def test_weights_by_class_count_are_refused_where_everyone_is_averaged():
+    """Those without a class of the group would weigh 0, which is the other pairing."""
+    rule = r"algorithm\.server\.group_weighting must be another with algorithm\.server\.pairing=all, .* 'class_count'"
+    with pytest.raises(ConfigError, match=rule):
+        Fed2Server("all", group_weighting="class_count")

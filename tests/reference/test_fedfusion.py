@@ -19,18 +19,20 @@ from fusion_rounds import (
 )
 from grouped_rounds import grouped_data
 from harness import SIZES, parties
+from harness import federation_of as described
 
 import fedfeat.models.policy
 from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fedfusion import FedFusionClient, FedFusionServer
 from fedfeat.algorithms.fedopt import FedAvgMServer
+from fedfeat.algorithms.versions import Versions
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.models.frozen import FrozenCopy, frozen_keys
 from fedfeat.models.fusion import ConvFusion, Fusion, LambdaFusion
 from fedfeat.params import WeightedMean
-from fedfeat.types import Weights
+from fedfeat.types import Update, Weights
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -167,8 +169,8 @@ def test_only_versions_that_someone_waits_for_are_kept(tmp_path):
     for step, record in zip(steps, records, strict=True):
         for k in record.cohort:
             received[k] = record.round_idx
-        assert list(step.state.received) == received
-        assert set(step.state.versions) == {*received, record.round_idx}
+        assert list(step.state.stale.received) == received
+        assert set(step.state.stale.held) == {*received, record.round_idx}
     assert len(set(received)) == 3
 
 
@@ -180,12 +182,71 @@ def test_what_stays_with_a_client_is_neither_smoothed_nor_frozen_for_all(op, per
     sent = set(steps[-1].state.average.params)
     assert (LAMBDA in sent) == (personal == "head" and op != "conv")
     for step in steps:
-        assert set(step.state.lambda_keys) == sent & {LAMBDA}
+        assert set(step.state.smoothed) == sent & {LAMBDA}
         assert set(step.state.frozen) == {name for name in sent if name.startswith("encoder.")}
     kept = federation.store.get(records[-1].cohort[0]).personal
     own = federation.executor.worker.module.model
     assert kept.keys() == own.state_dict().keys() - sent - set(frozen_keys(own))
     assert "personal/acc_mean" in records[-1].metrics
+
+
+def extractor(params):
+    return {name: tensor for name, tensor in params.items() if name.startswith("encoder.")}
+
+
+def equal(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_an_own_model_has_the_e_that_the_fits_behind_it_had_frozen(stale, tmp_path):
+    """A client that has never been drawn has the first E twice."""
+    setting = Setting("single", ema=0.5, stale_clients=stale, cohort_size=1)
+    federation = federation_of(setting, tmp_path, more={"personal": ["head"]}, num_rounds=6)
+    steps, records = federation.run()
+    module, server = federation.executor.worker.module, federation.server
+    first = extractor(steps[0].state.average.params)
+    local, frozen = [first] * 3, [first] * 3
+    for step, record in zip(steps, records, strict=True):
+        newest = extractor(step.state.average.params)
+        for k in record.cohort if stale else range(3 if record.round_idx else 0):
+            local[k], frozen[k] = newest, local[k]
+        for k in range(3):
+            module.recall(server.own_payload(step.state, k), None)
+            assert equal(extractor(module.model.state_dict()), local[k])
+            own = module.fusion.frozen.network.state_dict()
+            assert equal({f"encoder.{name}": part for name, part in own.items()}, frozen[k])
+    assert not equal(local[0], frozen[0])
+
+
+def test_an_own_model_is_scored_with_that_e(tmp_path):
+    """With E_g = E_l, the evaluation of eval_eg=self, lambda makes no difference."""
+    scores = []
+    for eval_eg in ("prev", "self"):
+        setting = Setting("single", eval_eg=eval_eg, lambda_init=0.5, cohort_size=3)
+        federation = federation_of(setting, tmp_path / eval_eg, more={"personal": ["head"]}, num_rounds=1)
+        steps, _ = federation.run()
+        worker = federation.executor.worker
+        task = Task(0, 1, federation.server.own_payload(steps[-1].state, 0), federation.store.get(0))
+        worker.evaluate_client(task)
+        module, x = worker.module.eval(), torch.linspace(-1, 1, 4).view(1, 2, 1, 2)
+        scores.append(module.predict(x))
+        module.fusion.operator.lambdas.data.zero_()
+        assert torch.equal(module.predict(x), scores[-1]) == (eval_eg == "self")
+    assert not torch.equal(*scores)
+
+
+def test_a_moving_average_goes_on_in_half_precision(tmp_path):
+    """From .25 towards .2578: in bfloat16 itself every step of a tenth would be rounded away."""
+    federation = federation_of(Setting("single", ema=0.9), tmp_path)
+    worker, server = federation.executor.worker, federation.server
+    state = server.init(worker.module.model.bfloat16(), described(worker, frozenset()))
+    for _ in range(60):
+        sent = {name: torch.full_like(tensor, 0.2578125) for name, tensor in state.average.params.items()}
+        state = server.aggregate(state, [Update(0, 1, Weights(sent), None, {})])
+    assert state.average.params[LAMBDA].dtype == torch.bfloat16
+    assert state.average.params[LAMBDA].tolist() == [0.2578125]
+    assert state.smoothed[LAMBDA].item() == pytest.approx(0.2578125, abs=2e-5)
 
 
 def test_versions_of_stale_clients_are_not_averaged_where_an_average_is_no_mean(tmp_path):
@@ -198,7 +259,7 @@ def test_versions_of_stale_clients_are_not_averaged_where_an_average_is_no_mean(
 
 
 FUSE, TRAIN, ADD = LambdaFusion.forward, Fusion.__init__, WeightedMean.add
-CONV_FUSE, SERVER, HAND_OUT = ConvFusion.forward, FedFusionServer.__init__, FedFusionServer._hand_out
+CONV_FUSE, SERVER, HAND_OUT = ConvFusion.forward, FedFusionServer.__init__, Versions.handed_out
 MEAN = FedFusionServer._frozen
 
 
@@ -211,8 +272,8 @@ def reversed_ema(self, average, ema=0.9, *more):
     SERVER(self, average, 1 - ema, *more)
 
 
-def to_everyone(self, state, cohort):
-    return HAND_OUT(self, state, list(range(len(state.received))))
+def to_everyone(self, version, cohort):
+    return HAND_OUT(self, version, range(len(self.received)))
 
 
 def local_copy(self, local, x, frozen_features=None):
@@ -256,7 +317,7 @@ BUGS = {
         [(WeightedMean, "add", lambda self, params, weight: ADD(self, params, 1))],
     ),
     "frozen tensors sent": ("multi", [(fedfeat.models.policy, "frozen_keys", lambda model: [])]),
-    "nobody stale": ("multi, stale", [(FedFusionServer, "_hand_out", to_everyone)]),
+    "nobody stale": ("multi, stale", [(Versions, "handed_out", to_everyone)]),
     "E_g of G_r, which stale clients did not have": (
         "multi, two stale of three",
         [(FedFusionServer, "_frozen", of_g)],

@@ -131,7 +131,7 @@ def test_what_stale_clients_had_frozen_is_averaged_in_groups_as_the_rest(trim, t
     assert {record.cohort for record in records[1:]} >= {(0,), (1,)}
     for before, after, record in zip(steps, steps[1:], records[1:], strict=False):
         (k,), state = record.cohort, before.state
-        old, newest = state.versions[state.received[k]].params, state.average.params
+        old, newest = state.stale.of(k)[0].params, state.average.params
         for name, found in after.state.frozen.items():
             rows = state.average.group_of_row.get(name)
             expected = old[name] if rows is None else torch.stack([

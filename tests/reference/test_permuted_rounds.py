@@ -11,6 +11,9 @@ import pytest
 import torch
 from harness import parties
 
+from fedfeat.algorithms.fedhenn import AlignedWeights, FedHeNNClient
+from fedfeat.algorithms.fedhenn_hetero import FedHeNNHeteroServer
+from fedfeat.clients.tasks import Task
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.partition.parts import ClientSplit, IndexTestParts, Parts
@@ -20,7 +23,10 @@ from fedfeat.data.transforms import Transform
 from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.vectorized import VectorizedExecutor
+from fedfeat.features.kernels import linear_kernel
 from fedfeat.models.mlp import mlp
+from fedfeat.params import snapshot
+from fedfeat.types import Survey
 
 NUM, SIDE, CLIENTS = 14, 2, 3
 DRAW = np.random.default_rng(0)
@@ -85,3 +91,23 @@ def test_every_executor_knows_whose_order_it_is(build_executor, tmp_path):
     found, others = weights_and_metrics(tmp_path / "other", permuted(), build_executor)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(others, metrics, rtol=1e-5)
+
+
+def test_shared_inputs_come_to_each_client_in_its_own_order(tmp_path):
+    """What FedHeNN's clients answer and compare with is of the images as they see them."""
+    data, build = permuted(), {"build_model": network, "client": FedHeNNClient}
+    server = FedHeNNHeteroServer(rad_size=5, eta_schedule="const")
+    federation = parties(tmp_path, data=data, server=server, personal=True, num_rounds=2, **build)
+    worker, own = federation.executor.worker, network()
+    raw = data.unlabelled(Survey("train_pool", 5), 0, 0)
+    answers = [worker.answer(Task(k, 0, None, None), raw).payload for k in range(CLIENTS)]
+    for k, answer in enumerate(answers):
+        order = pixel_permutation(0, k, SIDE**2)
+        seen = (raw.flatten(1)[:, order].view_as(raw).float() / 255 - 0.5) / 0.3
+        expected = linear_kernel(own.eval().representation(seen)).centred()
+        torch.testing.assert_close(answer.matrix(), expected.matrix().detach(), rtol=1e-5, atol=1e-6)
+        worker.begin(worker.module_of(k), Task(k, 0, AlignedWeights(snapshot(own), raw, None, 1.0), None, 1))
+        torch.testing.assert_close(worker.module.plain(raw), seen)
+    assert not torch.allclose(answers[0].matrix(), answers[1].matrix())
+    torch.testing.assert_close(data.plain(raw), (raw.float() / 255 - 0.5) / 0.3)
+    federation.run()

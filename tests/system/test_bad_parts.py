@@ -156,7 +156,7 @@ AT_START = [
     (
         "fusion without a fusion module",
         "algorithm=fedfusion algorithm/client=fedavg",
-        r"algorithm/client must fuse features for algorithm/server=fedfusion: fedfusion does\.",
+        r"algorithm/client must be fedfusion, which fuses, for algorithm/server=fedfusion\.",
     ),
     (
         "nothing to fuse",

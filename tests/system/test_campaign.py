@@ -120,7 +120,7 @@ def test_interrupted_it_goes_on_to_the_same_weights(campaign, tmp_path):
         assert "must be free" in call(command, tmp_path)[2]
         assert "average/seed_0 round" in call(command, tmp_path, "--status")[1]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(60) == 130
     finally:
         process.kill()
     assert not (folder / "summary.json").exists()

@@ -45,7 +45,7 @@ def test_a_run_leaves_what_the_contract_names(cli, small, tmp_path, monkeypatch)
     found = summary(run)
     assert set(found) >= {
         "seed", "algorithm", "num_rounds", "final", "best_val", "to_target", "weights_sha256", "config_sha256",
-        "versions", "git_commit", "seconds",
+        "versions", "git_commit", "git_commits", "seconds",
     }  # fmt: skip
     metrics = rows(run / "metrics.csv")
     assert [int(row["round"]) for row in metrics] == [0, 1, 2, 3]

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.algorithms.paired_mean import PairedMean
-from fedfeat.errors import UserError
+from fedfeat.errors import ConfigError, UserError
 from fedfeat.models.group_rows import rows_of, take_rows
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import ClassSets
@@ -75,6 +75,9 @@ class Fed2Server(AveragingServer):
         weighting: Literal["samples", "uniform"] = "samples",
         group_weighting: Literal["samples", "uniform", "class_count"] = "samples",
     ) -> None:
+        if pairing == "all" and group_weighting == "class_count":
+            rule = "be another with algorithm.server.pairing=all, which counts those without a class of the group too"
+            raise ConfigError.rule("algorithm.server.group_weighting", rule, group_weighting)
         self.pairing, self.weighting, self.group_weighting = pairing, weighting, group_weighting
 
     def check(self, model: nn.Module, setting: Setting) -> None:

@@ -12,20 +12,21 @@ The operators F are in `models.fusion`. E_g follows from what the client receive
 is any server half's, for example Fed2's paired one.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from fedfeat.algorithms.versions import Versions
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Number, Share
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.models.flops import encoder_flops
 from fedfeat.models.fusion import Concat, ConvInit, Fusion, LambdaFusion, Op, fuse, fusion_of
 from fedfeat.models.network import Network
-from fedfeat.params import select
+from fedfeat.params import full, select
 from fedfeat.server import Around, AveragingServer, noting
 from fedfeat.types import Federation, Setting, Update, Weights
 
@@ -95,7 +96,7 @@ class FedFusionClient(ClientModule):
         super().receive(payload, memory)
         frozen = cast(Network, self.model).encoder.state_dict()
         if isinstance(payload, FusedModel):
-            frozen = {key.removeprefix("encoder."): tensor for key, tensor in payload.frozen.items()}
+            frozen |= {key.removeprefix("encoder."): tensor for key, tensor in payload.frozen.items()}
         self.fusion.frozen.fill(frozen)
 
     @torch.no_grad()
@@ -137,19 +138,17 @@ class FedFusionState(NamedTuple):
 
     Attributes:
         average: State of the server half that averages.
-        lambda_keys: Tensors that are smoothed, of those that are sent.
-        encoder_keys: Tensors of E, likewise.
         frozen: The E that the last cohort had frozen, its mean where clients had several: the E_g of the evaluation.
-        received: For each client, the number of rounds after which it last received the model (stale clients).
-        versions: The averages that some client still starts from, by that number.
+        encoder_keys: Tensors of E, of those that are sent.
+        smoothed: The tensors that are smoothed, likewise, in float32 at least.
+        stale: The ``average`` and ``frozen`` that each client has, where only participants receive the newest.
     """
 
     average: Any
-    lambda_keys: tuple[str, ...]
-    encoder_keys: tuple[str, ...]
     frozen: dict[str, Tensor]
-    received: tuple[int, ...] = ()
-    versions: dict[int, Any] = {}  # noqa: RUF012 - never changed in place
+    encoder_keys: tuple[str, ...]
+    smoothed: dict[str, Tensor]
+    stale: Versions | None = None
 
 
 class FedFusionServer(Around):
@@ -180,7 +179,7 @@ class FedFusionServer(Around):
         """Take networks with a fusion module."""
         if fusion_of(model) is None:
             raise UserError(
-                "algorithm/client must fuse features for algorithm/server=fedfusion: fedfusion does."
+                "algorithm/client must be fedfusion, which fuses, for algorithm/server=fedfusion."
             )
         super().check(model, setting)
 
@@ -190,19 +189,28 @@ class FedFusionServer(Around):
         assert fusion is not None
         average = self.average.init(model, federation)
         params = self.average.params(average)
-        is_lambda = isinstance(fusion.operator, LambdaFusion)
-        lambdas = ("fusion.operator.lambdas",) if is_lambda else ()
+        lambdas = ("fusion.operator.lambdas",) if isinstance(fusion.operator, LambdaFusion) else ()
         encoder = [f"encoder.{key}" for key in cast(Network, model).encoder.state_dict()]
-        smoothed, sent = (tuple(key for key in keys if key in params) for keys in (lambdas, encoder))
-        state = FedFusionState(average, smoothed, sent, select(params, sent))
-        if self.stale_clients:
-            state = state._replace(received=(0,) * federation.num_clients, versions={0: average})
-        return state
+        sent = tuple(key for key in encoder if key in params)
+        smoothed = {key: full(params[key]) for key in lambdas if key in params}
+        state = FedFusionState(average, select(params, sent), sent, smoothed)
+        first = Versions((0,) * federation.num_clients, {0: (average, state.frozen)})
+        return state._replace(stale=first) if self.stale_clients else state
 
     def broadcast(self, state: FedFusionState, client_id: int) -> Weights:
         """Send E, F and C: the newest, or those that a stale client has."""
-        average = state.versions[state.received[client_id]] if self.stale_clients else state.average
+        average, _ = state.stale.of(client_id) if state.stale else state[:2]
         return self.average.broadcast(average, client_id)
+
+    def own_payload(self, state: FedFusionState, client_id: int) -> Weights | FusedModel:
+        """Give what is sent, with the E_g of the evaluation (``eval_eg``)."""
+        sent = self.broadcast(state, client_id)
+        if self.eval_eg == "self":
+            return sent
+        average, frozen = state.stale.of(client_id) if state.stale else state[:2]
+        before = self.average.with_params(average, self.average.params(average) | frozen)
+        its = self.average.broadcast(before, client_id).params
+        return FusedModel(sent.params, select(its, state.encoder_keys))
 
     def aggregate(self, state: FedFusionState, updates: Iterable[Update]) -> FedFusionState:
         """Average and smooth; a round without an update changes nothing."""
@@ -210,11 +218,14 @@ class FedFusionServer(Around):
         average = self.average.aggregate(state.average, noting(updates, cohort))
         if not cohort:
             return state
-        before, after = self.average.params(state.average), self.average.params(average)
-        smoothed = {key: torch.lerp(before[key], after[key], 1 - self.ema) for key in state.lambda_keys}
-        average = self.average.with_params(average, after | smoothed)
-        state = state._replace(average=average, frozen=self._frozen(state, cohort))
-        return self._hand_out(state, dict(cohort)) if self.stale_clients else state
+        params = self.average.params(average)
+        # In half precision a moving average in lambda's own type stands still long before it is there.
+        mean = {key: torch.lerp(old, full(params[key]), 1 - self.ema) for key, old in state.smoothed.items()}
+        sent = {key: tensor.to(params[key].dtype) for key, tensor in mean.items()}
+        average = self.average.with_params(average, params | sent)
+        frozen = self._frozen(state, cohort)
+        stale = state.stale and state.stale.handed_out((average, frozen), dict(cohort))
+        return state._replace(average=average, frozen=frozen, smoothed=mean, stale=stale)
 
     def _frozen(self, state: FedFusionState, cohort: list[tuple[int, int]]) -> dict[str, Tensor]:
         """Give the E that a cohort had frozen, the mean of several by the weights of the average.
@@ -222,25 +233,17 @@ class FedFusionServer(Around):
         That of G_r where the average is no weighted mean.
         """
         average = state.average
-        if self.stale_clients and self.average.weights(average, *cohort[0]) is not None:
+        if state.stale and self.average.weights(average, *cohort[0]) is not None:
             sent = (Update(k, count, self.broadcast(state, k), None, {}) for k, count in cohort)
             average = self.average.aggregate(average, sent)
         return select(self.average.params(average), state.encoder_keys)
 
-    def _hand_out(self, state: FedFusionState, cohort: Container[int]) -> FedFusionState:
-        newest = max(state.versions) + 1
-        received = tuple(newest if k in cohort else old for k, old in enumerate(state.received))
-        versions = state.versions | {newest: state.average}
-        # The newest stays even where nobody waits for it, for its number.
-        kept = {number: versions[number] for number in sorted({*received, newest})}
-        return state._replace(received=received, versions=kept)
-
     def global_payload(self, state: FedFusionState) -> Weights | FusedModel | None:
         """Give the averaged model with its E_g, where nothing of it is personal."""
         payload = self.average.global_payload(state.average)
-        return (
-            payload if payload is None or self.eval_eg == "self" else FusedModel(payload.params, state.frozen)
-        )
+        if payload is None or self.eval_eg == "self":
+            return payload
+        return FusedModel(payload.params, state.frozen)
 
     def newcomer_payload(self, state: FedFusionState) -> Weights:
         """Give E, F and C; its own E_g will be the received E."""

@@ -13,7 +13,7 @@ term over all of X_t at every step; ``rad_batch`` takes it over some of X_t, dra
 
 A_k is what a dropout in front of the last layer reads: after it, a network in training would be far from the target
 that it gives itself (1 - CKA of .9 in sent140_lstm). dishamakhija/FedHeNN compares after it, in its networks for
-CIFAR-100.
+CIFAR-100. Batch norms give A_k by their running statistics, as they give Kbar, and learn none of X_t.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.features.alignment import AlignmentTerm, centred_kernel_, represented
 from fedfeat.features.cka import Hsic
 from fedfeat.features.kernels import Kernel, KernelName
-from fedfeat.models.freezing import mixes_examples
+from fedfeat.models.freezing import mixes_examples, statistics_at_rest
 from fedfeat.models.network import Network
 from fedfeat.params import copy_into, snapshot
 from fedfeat.server import Around, AveragingServer
@@ -140,7 +140,8 @@ class FedHeNNClient(ClientModule):
         loss = super().loss(batch)
         has_term = self._sent.inputs is not None and self._num_steps % self.rad_every == 0
         self._num_steps += 1
-        return loss + self._sent.eta * self.term.distance(self.represent) if has_term else loss
+        with statistics_at_rest(self.model):
+            return loss + self._sent.eta * self.term.distance(self.represent) if has_term else loss
 
     def upload(self, turn: Turn, tensors: Tensors) -> tuple[AlignedWeights, OwnModel]:
         """Give the weights to the server and to the client's memory."""

@@ -61,11 +61,11 @@ class FedHeNNHeteroServer(SharedInputsServer):
         return found._replace(asked=asked) if found and asked else None
 
     def hear(self, state: FedHeNNState, inputs: Tensor, answers: Iterable[Answer]) -> FedHeNNState:
-        """Sum the clients' kernels up as they come."""
+        """Sum the clients' kernels up as they come; where nobody is heard, the round goes without the term."""
         mean = KernelMean(self.kernel_norm)
         for answer in answers:
             mean.add(self._kernel(answer.payload))
-        return state._replace(inputs=inputs, target=mean.result())
+        return state if mean.is_empty else state._replace(inputs=inputs, target=mean.result())
 
     def _kernel(self, centred: Kernel) -> Kernel:
         if self.kernel == "linear":

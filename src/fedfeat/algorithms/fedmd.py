@@ -140,8 +140,7 @@ class FedMDClient(ClientModule):
         return heard and turn.payload.scores is not None and self.digest_epochs > 0
 
     def _digest(self, inputs: Tensor, scores: Tensor, seed: int) -> None:
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        optimizer = self.optimizer_factory(trained, lr=self.digest_lr or self.lr)
+        optimizer = self.new_optimizer(self.model, self.digest_lr or self.lr)
         generator = torch.Generator().manual_seed(seed)
         least = 2 if mixes_examples(self.model) else 1  # batch norm knows no variance of one
         for _ in range(self.digest_epochs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from fedfeat.clients.turns import adapt, evaluating, make_module
@@ -52,9 +52,11 @@ class ModulesOfClients:
         return module
 
     def module_of(self, client_id: int, round_idx: int = 0) -> ClientModule:
-        """Give the module of a client's architecture in a round."""
+        """Give the module of a client's architecture in a round, which reads inputs as this client does."""
         key = self.networks.key(client_id, round_idx)
-        return self.module if key is None else self._made(key)
+        module = self.module if key is None else self._made(key)
+        module.plain = partial(self.data.plain, client_id=client_id)
+        return module
 
     def kinds(self) -> list[ClientModule]:
         """Modules of all kinds of networks; what one of them refuses is then refused at the start."""

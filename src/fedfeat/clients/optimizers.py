@@ -7,17 +7,24 @@ from torch import Tensor, nn, optim
 
 
 def sgd_sparing_biases(
-    params: Iterable[nn.Parameter], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+    params: Iterable[tuple[str, nn.Parameter]], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
 ) -> optim.SGD:
     """Make an SGD that decays weights alone, as the public code of FedRep and FedHeNN does (lgcollins/FedRep).
 
-    Parameters of one dimension, biases and scales of normalisation layers, do not decay.
+    What is called a bias and what has one dimension, as scales of normalisation layers do, does not decay.
     """
-    params = list(params)
-    decaying = [parameter for parameter in params if parameter.ndim > 1]
-    spared = [parameter for parameter in params if parameter.ndim <= 1]
+    decaying: list[nn.Parameter] = []
+    spared: list[nn.Parameter] = []
+    for name, parameter in params:
+        # Those of grouped linear maps have two dimensions.
+        is_spared = parameter.ndim <= 1 or name.rpartition(".")[2] == "bias"
+        (spared if is_spared else decaying).append(parameter)
     groups: list[dict[str, Any]] = [{"params": decaying}, {"params": spared, "weight_decay": 0.0}]
     return optim.SGD(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+# `ClientModule.new_optimizer` hands names over where this is set.
+sgd_sparing_biases.by_name = True  # type: ignore[attr-defined]
 
 
 def optimizer_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:

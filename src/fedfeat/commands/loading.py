@@ -150,7 +150,7 @@ class LoadedRun:
             )
         module = self._module(None)
         become(module, Task(0, 0, payload, None), module.receive)
-        return self._ready(module, module, self._as_server_sees)
+        return self._ready(module, module, partial(self._as_seen, None))
 
     def personal_model(self, client_id: int, round_idx: int | None = None) -> Model:
         """Give a client's own model: what it is between its turns, of the server's state and what the client keeps.
@@ -175,7 +175,7 @@ class LoadedRun:
             module, Task(client_id, checkpoint.round_idx, payload, self._store.get(client_id)), module.recall
         )
         adapt(module, client_id, lambda: self._data, self._trainer, self.config["seed"])
-        return self._ready(module, module.predict, partial(self._as_client_sees, client_id))
+        return self._ready(module, module.predict, partial(self._as_seen, client_id))
 
     def _checkpoint(self, round_idx: int | None) -> Checkpoint:
         return read_checkpoint(self._checkpoints, self._store, self.run_dir, round_idx)
@@ -201,7 +201,7 @@ class LoadedRun:
 
         server: Server = self._made("algorithm.server")
         autocast = partial(self._trainer.autocast, self._device)
-        read = self._pipeline.test
+        read = partial(self._as_seen, None)
         server.setup(Site(self._networks, read, self._device, autocast, Meter().spend, examples))
         return server
 
@@ -228,7 +228,7 @@ class LoadedRun:
         networks, build, seed = self._networks, build_client(self._cfg), self.config["seed"]
         key = None if client_id is None else networks.key(client_id, round_idx)
         module = make_module(build, networks, key, self._trainer, seed)
-        module.plain = self._pipeline.test
+        module.plain = partial(self._as_seen, client_id)
         return module
 
     def _ready(
@@ -237,13 +237,13 @@ class LoadedRun:
         size = self.config["federation"]["eval_batch_size"]
         return Model(module.to(self._device), self._facts.classes, logits, read, self._trainer, size)
 
-    def _as_server_sees(self, inputs: Tensor) -> Tensor:
-        in_own_order = self.config["partition"].get("global_order") == "server"
-        return self._as_client_sees(None, inputs) if in_own_order else self._pipeline.test(inputs)
-
-    def _as_client_sees(self, client_id: int | None, inputs: Tensor) -> Tensor:
+    def _as_seen(self, client_id: int | None, inputs: Tensor) -> Tensor:
+        """Give inputs as a client's network reads them, or the server's."""
         x = self._pipeline.test(inputs)
-        if not self._facts.permuted or inputs.dtype != torch.uint8:
+        in_order_of_its_own = (
+            client_id is not None or self.config["partition"].get("global_order") == "server"
+        )
+        if not self._facts.permuted or inputs.dtype != torch.uint8 or not in_order_of_its_own:
             return x
         order = pixel_permutation(self.config["seed"], client_id, x[0, 0].numel())
         return in_order(x, torch.from_numpy(order).to(x.device))

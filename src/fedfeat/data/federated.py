@@ -147,9 +147,9 @@ class FederatedData:
             x = self._pipeline.test(self._test.inputs[chosen])
             yield self._pixels.of_client(x, client_id), self._test.labels[chosen]
 
-    def plain(self, raw: Tensor) -> Tensor:
-        """Turn inputs as they are stored, (B, ...), into what the network reads, without augmentation."""
-        return self._pipeline.test(raw)
+    def plain(self, raw: Tensor, client_id: int | None = None) -> Tensor:
+        """Turn stored inputs (B, ...) into what a client's network reads, or the server's, without augmentation."""
+        return self._pixels.of_client(self._pipeline.test(raw), client_id)
 
     def unlabelled(self, survey: Survey, seed: int, round_idx: int) -> Tensor:
         """Give a round's unlabelled inputs as they are stored, (m, ...); augmented ones as the network reads them."""

@@ -83,6 +83,11 @@ class Archive:
                 found[seed] = Needed(last + step if never else found[seed], step, never)
         return found
 
+    def step(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> float:
+        """Give how well `values` are known: to a step between two evaluations, where they say what a target took."""
+        found = self.bounded(studies, setting, arm, quantity).values()
+        return max((value.step for value in found if isinstance(value, Needed)), default=0.0)
+
     def _every(self, studies: Sequence[str], setting: str, arm: str) -> list[tuple[int, Run]]:
         return [pair for study in studies for pair in self.runs(study, setting, arm).items()]
 

@@ -33,17 +33,20 @@ from fedfeat.runs.directory import fixes_numbers, key_of, locked
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command; ends with 1 where a run has failed, and with 2 and one sentence for a refusal."""
+    """Run the command.
+
+    It ends with 1 where a run has failed, with 2 and one sentence for a refusal, and with 130 where it was interrupted.
+    """
     options = _options(argv)
     try:
-        failed = _perform(options)
+        code = _perform(options)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    sys.exit(1 if failed else 0)
+    sys.exit(code)
 
 
-def _perform(options: argparse.Namespace) -> bool:
+def _perform(options: argparse.Namespace) -> int:
     campaign = read_campaign(options.file)
     for word in options.extra:
         if "=" not in word or fixes_numbers(key_of(word)):
@@ -57,20 +60,22 @@ def _perform(options: argparse.Namespace) -> bool:
             cell for cell in campaign.cells() if (runs / cell.name).exists() and not queue.settled(cell)
         ]
         console.print(overview(queue, running, options.jobs))
-        return False
+        return 0
     runs.mkdir(parents=True, exist_ok=True)
     with locked(runs, ".campaign.lock", "--runs"):
         for cell in campaign.cells():
             queue.collect(cell)
-        _work(queue, options.jobs, console)
+        interrupted = _work(queue, options.jobs, console)
     for cell, sentence in queue.failed.items():
         console.print(f"{cell.name}: {sentence}", soft_wrap=True)
     if queue.given_up:
         console.print("The last runs failed alike, so no other was started.")
-    return bool(queue.failed)
+    return 130 if interrupted else int(bool(queue.failed))
 
 
-def _work(queue: Queue, at_once: int, console: Console) -> None:
+def _work(queue: Queue, at_once: int, console: Console) -> bool:
+    """Make the runs; True where it was interrupted."""
+
     def stop(number: int, frame: FrameType | None) -> None:
         console.print("Stopping: the runs under way save their round.")
         signal.default_int_handler(number, frame)
@@ -89,6 +94,8 @@ def _work(queue: Queue, at_once: int, console: Console) -> None:
             elif done != {cell.name for cell in running}:
                 done = {cell.name for cell in running}
                 console.print(overview(queue, [*running], at_once))
+        return False
+    return True
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -50,6 +50,8 @@ def _study(name: str, node: Mapping[str, Any], arms: Mapping[str, tuple[str, ...
     seeds = node.get("seeds", [0])
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
         raise ConfigError.rule(f"{place}.seeds", "be a list of numbers from 0 on", seeds)
+    if len({*seeds}) < len(seeds):
+        raise ConfigError.rule(f"{place}.seeds", "name each seed once", seeds)
     own = _own(place, node.get("own"), chosen)
     return Study(
         name=name,

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedfeat.errors import ConfigError
 from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Campaign, Cell
 from fedfeat.evidence.processes import Process, failure, start_run, work
@@ -79,14 +80,16 @@ class Queue:
         """Keep the small files of a run if it has ended and is not kept yet, after what follows a finished one.
 
         Raises:
-            ConfigError: It was made with other overrides.
+            ConfigError: It was made with other overrides, or what is kept of it was.
         """
         place, words = self.settled(cell), self.words(cell)
         if place is None or words is None:
             return
         stored.check_words(place, words)
         target = self.kept / cell.name
-        if place != target and not stored.has_ended(target):
+        if stored.has_ended(target):
+            stored.check_words(target, words)
+        elif place != target:
             study = self.campaign.studies[cell.study]
             follows = cell.arm in study.then and stored.is_finished(place)
             if follows and not self._followed(cell, place, study.then[cell.arm]):
@@ -148,5 +151,9 @@ class Queue:
                 self._again.add(cell)
                 return
             self.failed[cell] = f"exit {code}: {failure(self.runs / cell.name)}"
-        self.collect(cell)
+        try:
+            self.collect(cell)
+        except ConfigError as error:
+            # The others go on; the next start is refused with it.
+            self.failed[cell] = str(error)
         self._last.append(self.failed.get(cell, "").replace(str(self.runs.absolute() / cell.name), "RUN"))

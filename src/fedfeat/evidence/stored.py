@@ -59,7 +59,7 @@ def check_words(place: Path, words: Sequence[str]) -> None:
     """
     inner = place / ".hydra" / "overrides.yaml"
     made = yaml.safe_load((inner if inner.exists() else place / "overrides.yaml").read_text())
-    differing = sorted(_fixing(made) ^ _fixing(words))
+    differing = sorted({*_fixing(made).values()} ^ {*_fixing(words).values()})
     if differing:
         rule = "hold the run that the campaign asks for (an altered study is a new one, under a new name)"
         raise ConfigError(
@@ -75,7 +75,14 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
         place: Where its small files go.
         words: The campaign's overrides, without which the configuration cannot be composed again.
         further: Files that are kept beside those of every run.
+
+    Raises:
+        ConfigError: The run has none of one of them.
     """
+    ended = has_diverged(run_dir)
+    missing = [name for name in further if not (ended or (run_dir / name).exists())]
+    if missing:
+        raise ConfigError(f"keeps must name files of the run, but {run_dir} has no {missing[0]}.")
     config = yaml.safe_load((run_dir / "config.yaml").read_text())
     kept = {**experiment_config(config), "name": config["name"], "group": config["group"]}
     kept |= {"published": config["published"]} if config.get("published") else {}
@@ -83,7 +90,7 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
     atomic_write_text(place / "overrides.yaml", yaml.safe_dump([*words], sort_keys=False, width=1000))
     followed = [f"{THEN}/{path.name}" for path in sorted((run_dir / THEN).glob("*.csv"))]
     # What says that a run has ended comes last: with it a run is there.
-    names = (METRICS, FAILURE) if has_diverged(run_dir) else (*further, *followed, *KEPT)
+    names = (METRICS, FAILURE) if ended else (*further, *followed, *KEPT)
     for name in names:
         atomic_write_text(place / name, (run_dir / name).read_text())
 
@@ -102,5 +109,6 @@ def seconds(place: Path) -> float:
     return float(json.loads((place / "summary.json").read_text())["seconds"])
 
 
-def _fixing(words: Iterable[str]) -> set[str]:
-    return {word for word in words if fixes_numbers(key_of(word))}
+def _fixing(words: Iterable[str]) -> dict[str, str]:
+    """Give the words that fix numbers by their keys; of a key's several the last one counts."""
+    return {key_of(word): word for word in words if fixes_numbers(key_of(word))}

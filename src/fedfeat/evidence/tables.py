@@ -36,9 +36,12 @@ class Tables:
         """Give a quantity: a line per arm, a column per setting, mean and interval over seeds."""
         chosen, rows = self._settings(studies, settings), []
         for arm in self._arms(studies, arms):
-            found = [self.archive.values(studies.split(","), one, arm, quantity) for one in chosen]
+            asked = [(studies.split(","), one, arm, quantity) for one in chosen]
+            found = [self.archive.values(*one) for one in asked]
             if any(found):
-                rows.append([arm, *(mean_text(seeds, quantity) for seeds in found)])
+                steps = (self.archive.step(*one) for one in asked)
+                pairs = zip(found, steps, strict=True)
+                rows.append([arm, *(mean_text(seeds, quantity, step) for seeds, step in pairs)])
         return markdown(["arm", *(one or quantity for one in chosen)], rows)
 
     def published_part(self, study: str) -> str:
@@ -123,11 +126,12 @@ class Tables:
         return markdown(["study", "runs", "hours"], rows)
 
     def commits_part(self) -> str:
-        """Name the commits that made the runs."""
+        """Name the commits that made the runs; one that went on under another counts for both."""
         counts = dict[str, int]()
         for cell in self.archive.places:
-            commit = str(self.archive.run(cell).summary.get("git_commit"))[:10]
-            counts[commit] = counts.get(commit, 0) + 1
+            summary = self.archive.run(cell).summary
+            for commit in summary.get("git_commits") or [summary.get("git_commit")]:
+                counts[str(commit)[:10]] = counts.get(str(commit)[:10], 0) + 1
         return ", ".join(f"{commit} ({number})" for commit, number in sorted(counts.items())) + "\n"
 
     def picture(self, name: str, figure: Figure) -> str:

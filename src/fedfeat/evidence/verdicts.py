@@ -15,7 +15,10 @@ from fedfeat.evidence.wording import NONE, interval_text, markdown, mean_text, n
 from fedfeat.runs.finished import Run
 
 _RANKED = "No run beside a published number yet; on small digits: [leaderboard](../leaderboard.md)."
-_SCALE = "Published is for all images and the paper's rounds; the table has the images and rounds of what was measured."
+_SCALE = (
+    "Published is for all images and the paper's rounds, measured for those of the table; what else a study changes "
+    "is told in [results](../results.md) and [claims](../claims.md)."
+)
 
 
 class Verdicts(Tables):

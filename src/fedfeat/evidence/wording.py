@@ -30,7 +30,7 @@ def interval_text(found: Interval, quantity: str = "") -> str:
     return f"{number(mean, digits)} [{number(low, digits)}, {number(high, digits)}]{unit} ({seeds})"
 
 
-def mean_text(values: Mapping[int, float], quantity: str = "") -> str:
+def mean_text(values: Mapping[int, float], quantity: str = "", step: float = 0.0) -> str:
     """Write ``mean ± half of the interval`` of values by seed, and their number where it is not three.
 
     Places are enough for a digit of the half; bytes stand in MB. Where some seeds never came to a target there is no
@@ -40,20 +40,21 @@ def mean_text(values: Mapping[int, float], quantity: str = "") -> str:
     Args:
         values: By seed.
         quantity: What they are.
+        step: How well each of them is known: it is uniform in a step of this size.
     """
     kept = [value for value in values.values() if not math.isnan(value)]
     lost = f"{len(values) - len(kept)} diverged" if len(kept) < len(values) else ""
-    return ", ".join(text for text in (_mean_text(kept, quantity), lost) if text) or NONE
+    return ", ".join(text for text in (_mean_text(kept, quantity, step), lost) if text) or NONE
 
 
-def _mean_text(values: Sequence[float], quantity: str) -> str:
+def _mean_text(values: Sequence[float], quantity: str, step: float) -> str:
     if not values:
         return ""
     never = values.count(math.inf)
     if 0 < never < len(values):
         return f"not reached in {never} of {len(values)}"
     scale, unit = _unit(quantity)
-    found = mean_interval([value / scale for value in values])
+    found = mean_interval([value / scale for value in values], (step / scale) ** 2 / 12)
     half = (found.high - found.low) / 2
     if math.isfinite(half):
         digits = _places(found.mean, half)

@@ -197,6 +197,11 @@ class KernelMean:
         self._factors = []
         _accumulate(self._matrix, kernel, weight)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of positive weight was added."""
+        return self._num_instances is None
+
     def result(self) -> Kernel:
         """Give the mean of what was added so far, as a new kernel.
 

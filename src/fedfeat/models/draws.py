@@ -73,9 +73,11 @@ def _single_maps(layer: nn.Conv2d | LinearLayer) -> Iterable[Tensor]:
         return layer.weight
     if isinstance(layer, ClassLinear):
         return layer.weight.split(layer.rows_of_groups)
-    if isinstance(layer, nn.Linear):
+    of_row: Tensor | None = getattr(layer, "group_of_row", None)
+    if of_row is None:
         return [layer.weight]
+    rows = of_row.unique_consecutive(return_counts=True)[1].tolist()
+    if isinstance(layer, nn.Linear) or layer.groups == 1:
+        return layer.weight.split(rows)
     # A convolution that was made of groups already, a depthwise one for example, has these in each group.
-    of_row = getattr(layer, "group_of_row", None)
-    groups = 1 if of_row is None else len(of_row.unique())
-    return layer.weight.chunk(math.gcd(layer.groups, groups))
+    return layer.weight.chunk(math.gcd(layer.groups, len(rows)))

@@ -1,6 +1,7 @@
 """Parts of a network that do not train: neither their weights nor their statistics move, and nothing is dropped."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import nn
 
@@ -49,6 +50,19 @@ def still_keys(module: nn.Module) -> list[str]:
 def has_batch_norm(model: nn.Module) -> bool:
     """Whether a model has batch norm that is not frozen, which cannot train on a batch of one example."""
     return any(isinstance(part, _BATCH_NORM) for part in _moving(model))
+
+
+@contextmanager
+def statistics_at_rest(model: nn.Module) -> Iterator[None]:
+    """Have a model in training work with its batch norms' running statistics, and leave them alone."""
+    norms = [part for part in model.modules() if isinstance(part, _BATCH_NORM) and part.training]
+    for norm in norms:
+        norm.training = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.training = True
 
 
 def moving_statistics(model: nn.Module) -> list[str]:

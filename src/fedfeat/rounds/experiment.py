@@ -83,6 +83,8 @@ class Experiment:
         """
         stack.callback(self.executor.close)
         progress, kept = self.begin()
+        # Now and not at the end: a checkout may move on while the code that runs is the one that was read.
+        kept["git_commits"] = [*dict.fromkeys([*kept.get("git_commits", []), git_commit()])]
         began = time.perf_counter() - kept.get("seconds", 0.0)
         resumed = progress.round_idx or None
         if resumed is not None and any(isinstance(logger, CsvLogger) for logger in self.loggers):
@@ -180,7 +182,8 @@ class Experiment:
             "weights_sha256": weights_sha256(progress.state, self.store),
             "config_sha256": self.config_sha256,
             "versions": versions(),
-            "git_commit": git_commit(),
+            "git_commit": kept["git_commits"][-1],
+            "git_commits": kept["git_commits"],
             "seconds": kept["seconds"],
         } | {name: kept[name] for name in ("stopped", "repaired") if name in kept}
 

@@ -8,14 +8,16 @@ from harness import turn_of
 from torch import nn
 
 from fedfeat.algorithms.fedhenn import AlignedWeights, FedHeNNClient
+from fedfeat.client import ClientModule
 from fedfeat.features.cka import cka
 from fedfeat.features.kernels import linear_kernel
-from fedfeat.models.cnn import fedrep_cnn100
+from fedfeat.models.cnn import digits_cnn, fedrep_cnn100
+from fedfeat.models.freezing import statistics_at_rest
 from fedfeat.models.fusion import fuse
 from fedfeat.models.hetero import hetero_cnn
 from fedfeat.models.lstm import sent140_lstm
 from fedfeat.models.mlp import mlp
-from fedfeat.params import snapshot
+from fedfeat.params import copy_into, snapshot
 from fedfeat.types import Vocabulary
 
 NETWORKS = {
@@ -67,6 +69,30 @@ def test_a_network_in_training_is_at_no_distance_from_its_own_target(name, rad_b
     assert float(module.term.distance(module.represent).detach()) == pytest.approx(0, abs=1e-5)
     if rad_batch is None:
         assert torch.equal(torch.get_rng_state(), state)  # nothing was drawn
+
+
+@pytest.mark.parametrize("rad_batch", [None, 8])
+def test_batch_norm_is_at_no_distance_from_its_own_target_and_learns_nothing_of_shared_inputs(rad_batch):
+    """Statistics that have seen data, as those of a batch of shared inputs would be near the first ones."""
+    torch.manual_seed(0)
+    network = digits_cnn((1, 8, 8), 3, norm="bn")
+    network.train()(3 * torch.randn(40, 1, 8, 8) + 1)
+    module = turn(network, rad_batch=rad_batch)
+    before = snapshot(network)
+    x, y = torch.rand(5, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1])
+    module.loss((x, y))
+    with_term = snapshot(network)
+    assert module.term.num_inputs == (rad_batch or 16)
+    assert (
+        float(module.term.distance(module.represent).detach()) > 1e-4
+    )  # statistics have moved with the batch's
+    copy_into(network, before)
+    alone = turn(network, rad_batch=rad_batch, rad_every=2)
+    with statistics_at_rest(network):
+        assert float(alone.term.distance(alone.represent).detach()) == pytest.approx(0, abs=1e-5)
+    assert all(part.training for part in network.modules())
+    ClientModule.loss(alone, (x, y))
+    assert all(torch.equal(with_term[name], tensor) for name, tensor in network.state_dict().items())
 
 
 def test_after_its_dropout_it_would_be_far_away():

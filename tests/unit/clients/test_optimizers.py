@@ -9,6 +9,7 @@ from torch import nn
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.optimizers import sgd_sparing_biases
+from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.mlp import mlp
 
 
@@ -17,7 +18,7 @@ def test_weights_decay_and_biases_do_not():
     layer = nn.Linear(2, 1)
     nn.init.constant_(layer.weight, 2.0)
     nn.init.constant_(layer.bias, 3.0)
-    optimizer = sgd_sparing_biases(layer.parameters(), lr=0.1, weight_decay=0.5)
+    optimizer = sgd_sparing_biases(layer.named_parameters(), lr=0.1, weight_decay=0.5)
     for slope, bias in ((0.0, 3.0), (1.0, 2.9)):
         layer.weight.grad, layer.bias.grad = torch.zeros(1, 2), torch.full((1,), slope)
         optimizer.step()
@@ -28,7 +29,7 @@ def test_weights_decay_and_biases_do_not():
 def test_momentum_by_hand():
     """Two steps along a slope of 1: the second is 1.5 times the first."""
     bias = nn.Parameter(torch.zeros(1))
-    optimizer = sgd_sparing_biases([bias], lr=0.1, momentum=0.5, weight_decay=0.5)
+    optimizer = sgd_sparing_biases([("bias", bias)], lr=0.1, momentum=0.5, weight_decay=0.5)
     for expected in (-0.1, -0.25):
         bias.grad = torch.ones(1)
         optimizer.step()
@@ -40,7 +41,7 @@ def test_without_decay_it_is_sgd():
     for make in (sgd_sparing_biases, torch.optim.SGD):
         torch.manual_seed(0)
         model = mlp((4,), 3, hidden=[5])
-        optimizer = make(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.0)
+        optimizer = make(model.named_parameters(), lr=0.1, momentum=0.5, weight_decay=0.0)
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.ones(2, 4)).logsumexp(1).sum().backward()
@@ -61,3 +62,14 @@ def test_a_client_trains_all_its_parameters_with_it_at_the_rate_of_the_round():
         name: 0.25 if name.endswith("weight") else 0.0 for name in names
     }
     assert [(group["lr"], group["momentum"]) for group in groups] == [(0.05, 0.9)] * 2
+
+
+def test_biases_of_grouped_layers_are_spared_too():
+    spec = GroupSeparation(groups=2, depth=1)
+    dense = mlp((4,), 4, hidden=[8, 8])
+    network = spec(dense, spec.sets(dense))
+    module = ClientModule(network, partial(sgd_sparing_biases, lr=0.5, weight_decay=0.25))
+    decaying = module.configure_optimizers().param_groups[0]["params"]
+    names = {name for name, p in network.named_parameters() if any(p is other for other in decaying)}
+    assert max(p.ndim for name, p in network.named_parameters() if name.endswith("bias")) == 2
+    assert names == {name for name, _ in network.named_parameters() if name.endswith("weight")}

@@ -99,6 +99,7 @@ def study(**changes):
         (study(arms=[]), "must be a list of arms"),
         (study(seeds=[True]), "studies.late.seeds"),
         (study(seeds=[-1]), "studies.late.seeds"),
+        (study(seeds=[0, 1, 0]), "studies.late.seeds must name each seed once"),
         (study(words="data=digits"), "must be a list of overrides"),
         (study(words=["digits"]), "must be a list of overrides"),
         (study(tuned={"study": "tuen"}), "did you mean tune"),

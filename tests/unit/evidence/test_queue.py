@@ -2,14 +2,18 @@
 
 import json
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import yaml
 
+from fedfeat.errors import ConfigError
 from fedfeat.evidence import processes
 from fedfeat.evidence.campaign import Campaign, Cell, Study
 from fedfeat.evidence.processes import start_run
 from fedfeat.evidence.queue import Queue
+from fedfeat.evidence.stored import check_words, is_finished
 
 CELLS = [Cell("s", "", "a", "", seed) for seed in range(5)]
 
@@ -90,3 +94,44 @@ def test_the_sentence_of_an_earlier_start_is_not_told_again(tmp_path, monkeypatc
     monkeypatch.setattr(processes, "command_of", lambda *_: [*PROGRAM, "print('other words')"])
     assert start_run(tmp_path, ()).wait() == 0
     assert processes.failure(tmp_path) == "other words"
+
+
+def test_a_run_without_a_file_that_is_kept_fails_alone_and_leaves_nothing_half_kept(tmp_path):
+    queue = queue_of(tmp_path)
+    queue.campaign.studies["s"] = replace(queue.campaign.studies["s"], keeps=("clients.csv",))
+    for cell in CELLS[:2]:
+        finish(queue, cell)
+    (queue.runs / CELLS[1].name / "clients.csv").write_text("client_id\n0\n")
+    for cell in CELLS[:2]:
+        queue.ended(cell, 0)
+    assert list(queue.failed) == CELLS[:1]
+    assert queue.failed[CELLS[0]].endswith("has no clients.csv.")
+    assert not (queue.kept / CELLS[0].name).exists()
+    assert (queue.kept / CELLS[1].name / "clients.csv").exists()
+    with pytest.raises(ConfigError, match=r"keeps must name files of the run"):
+        queue.collect(CELLS[0])
+
+
+def test_what_is_kept_of_another_run_is_refused(tmp_path):
+    queue = queue_of(tmp_path)
+    place = finish(queue, CELLS[0])
+    queue.collect(CELLS[0])
+    kept = queue.kept / CELLS[0].name / "overrides.yaml"
+    kept.write_text(yaml.safe_dump(["seed=0", "optimizer.lr=0.3"]))
+    with pytest.raises(ConfigError, match=r"kept/.*optimizer\.lr=0\.3 stands in one of the two only"):
+        queue.collect(CELLS[0])
+    assert is_finished(place)
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "alike"),
+    [
+        (["a=1", "a=2"], ["a=2"], True),
+        (["a=1", "a=2"], ["a=2", "a=1"], False),
+        (["b=1", "a=2"], ["a=2", "b=1"], True),
+    ],
+)
+def test_of_a_key_s_several_words_the_last_one_counts(made, asked, alike, tmp_path):
+    (tmp_path / "overrides.yaml").write_text(yaml.safe_dump(made))
+    with nullcontext() if alike else pytest.raises(ConfigError, match="stands in one of the two only"):
+        check_words(tmp_path, asked)

@@ -14,6 +14,10 @@ from fedfeat.evidence.wording import interval_text, mean_text
 
 def test_a_mean_says_how_many_seeds_never_came_there():
     assert mean_text({0: 14.0, 1: 16.0, 2: 18.0}) == "16.0 ± 5.0"
+    # A step of 2 is .58 of standard deviation, and 4.3 / 3 ** .5 of that the half.
+    assert mean_text({0: 14.0, 1: 14.0, 2: 14.0}, step=2.0) == "14.0 ± 1.4"
+    assert mean_text({0: 14.0, 1: 16.0, 2: 18.0}, step=2.0) == "16.0 ± 5.0"
+    assert mean_text({0: 14e6, 1: 14e6, 2: 14e6}, "to_target/0.5/bytes", step=2e6) == "14.0 ± 1.4 MB"
     assert mean_text({0: 14.0, 1: math.inf, 2: 18.0}) == "not reached in 1 of 3"
     assert mean_text({0: math.inf, 1: math.inf, 2: math.inf}) == "not reached"
     assert mean_text({0: math.inf, 1: math.inf}) == "not reached (2)"

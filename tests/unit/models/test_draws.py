@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedfeat.models.cnn import mnist_cnn
 from fedfeat.models.draws import draw_layers, he_fan_in, he_fan_out, xavier
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.grouped_layers import GroupedLinear, grouped_conv
@@ -89,3 +90,17 @@ def test_without_a_rule_layers_stay():
     he_fan_in(layer)
     assert torch.equal(layer.weight, before)
     assert vgg9(CIFAR, 10).draw is None
+
+
+@pytest.mark.parametrize("settings", [{"boundary": "dense"}, {"boundary_pairing": "paired"}], ids=str)
+def test_a_layer_that_belongs_to_groups_and_reads_everything_is_drawn_group_by_group(settings):
+    """Xavier of 5 x 5 filters: 32 maps in, or 1, and out as many as a group has."""
+    torch.manual_seed(0)
+    spec = GroupSeparation(groups=4, depth=1, **settings)
+    dense = mnist_cnn((1, 28, 28), 8)
+    network = spec(dense, spec.sets(dense))
+    name, read = ("conv2", 32) if settings.get("boundary") else ("conv1", 1)
+    weight = network.get_submodule(f"encoder.{name}.conv").weight
+    assert weight.shape[1] == read
+    bound = (6 / ((read + len(weight) / 4) * 25)) ** 0.5
+    assert 0.97 * bound < weight.abs().max() <= bound

@@ -71,6 +71,15 @@ def test_who_is_asked(kbar_over, tmp_path):
         assert answers == [(k, SIZES[k], 8 * 70) for k in asked]
 
 
+def test_where_nobody_is_heard_the_round_goes_without_the_term():
+    server = hetero()
+    state = server.init(network(), None)
+    assert server.hear(state, torch.rand(8, 4), iter(())) == state
+    sent = server.broadcast(state, 0)
+    assert sent.inputs is None
+    assert sent.target is None
+
+
 def test_without_a_survey_nobody_is_asked(tmp_path):
     heard = []
     federation_of(tmp_path, listening(FedHeNNHeteroServer, heard, eta0=0.0)).run()
