@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pandas as pd
 import pytest
 from cut_runs import lose_end
 
@@ -63,6 +64,18 @@ def test_what_was_found_is_written_down_and_said(cli, small, tmp_path, caplog):
         assert f"{LAYERS[depth]}, has total variance {tv[depth]:.3f}" in found["reason"]
     assert (tmp_path / "run" / "figures" / "total_variance.png").read_bytes().startswith(b"\x89PNG")
     assert grouped_layers(tmp_path / "run") == [*LAYERS, "fc4"][depth:]
+
+
+def test_the_counters_begin_with_the_warm_up(finished):
+    """Three epochs of everyone's examples through the dense network, which has most of the FLOPs."""
+    rows, clients = (pd.read_csv(finished / f"{name}.csv") for name in ("metrics", "clients"))
+    first, last = rows.iloc[0], rows.iloc[-1]
+    pooled = clients[clients["round"] == 0]["num_examples"].sum()
+    assert first["round"] == 0
+    assert first["compute/examples"] == chosen(finished)["examples"] == 3 * pooled
+    assert first["compute/flops"] == chosen(finished)["flops"]
+    trained = {name: last[f"compute/{name}"] - first[f"compute/{name}"] for name in ("examples", "flops")}
+    assert 0 < trained["flops"] / trained["examples"] < first["compute/flops"] / first["compute/examples"]
 
 
 def test_a_second_start_reads_what_the_first_found(finished, cli, small, monkeypatch):

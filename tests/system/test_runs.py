@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cut_runs import lose_end
 
 from fedfeat.loggers.console import ConsoleLogger
+from fedfeat.rounds import history
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +53,16 @@ def test_a_run_leaves_what_the_contract_names(cli, small, tmp_path, monkeypatch)
     assert [int(row["round"]) for row in metrics] == [0, 1, 2, 3]
     assert len(rows(run / "clients.csv")) == 4 * 4
     assert yaml.safe_load((run / "config.yaml").read_text())["federation"]["num_clients"] == 4
+
+
+def test_a_run_names_every_commit_under_which_it_went_on(cli, small, tmp_path, monkeypatch):
+    found = []
+    for commit in "abb":
+        monkeypatch.setattr(history, "git_commit", lambda commit=commit: commit)
+        assert cli(*small).code == 0
+        found.append([summary(tmp_path / "run")[name] for name in ("git_commit", "git_commits")])
+        lose_end(tmp_path / "run", 3)
+    assert found == [["a", ["a"]], ["b", ["a", "b"]], ["b", ["a", "b"]]]
 
 
 def test_bytes_examples_and_flops_are_counted(cli, small, tmp_path):

@@ -136,6 +136,7 @@ def _executor(
     from fedfeat.commands.auto_depth import warmed
     from fedfeat.commands.networks import build_networks
     from fedfeat.commands.starts import on_features
+    from fedfeat.features.diagnostics import AlignmentProbe
     from fedfeat.runs.data_facts import DataFacts
 
     federation = config["federation"]
@@ -147,10 +148,10 @@ def _executor(
     )
     client = build_client(cfg)
     optimizer = client.keywords["optimizer"]
-    depth = partial(warmed, data, optimizer, trainer, settings, run_dir)
+    probe = hydra.utils.instantiate(cfg.diagnostics, _convert_="all") or None
+    depth = partial(warmed, data, optimizer, trainer, settings, probe or AlignmentProbe(), run_dir)
     networks = build_networks(cfg, config, DataFacts.of(data), depth)
     data, networks = on_features(config, data, networks, trainer)
-    probe = hydra.utils.instantiate(cfg.diagnostics, _convert_="all") or None
     return hydra.utils.instantiate(cfg.executor, _convert_="all")(
         partial(Worker, data, networks, client, trainer=trainer, settings=settings, probe=probe)
     )
@@ -162,6 +163,7 @@ def _experiment(
     run_dir: Path,
     parts: "tuple[Plan, Server, Executor, FederatedData]",
 ) -> "Experiment":
+    from fedfeat.commands.auto_depth import warm_up_cost
     from fedfeat.commands.run_info import run_info
     from fedfeat.rounds.experiment import Experiment
     from fedfeat.runs.checkpoint import CheckpointFolder, trusted_packages
@@ -188,6 +190,7 @@ def _experiment(
         targets=federation["targets"],
         target_metric=federation["target_metric"],
         stop_at=federation["stop_at"],
+        spent=warm_up_cost(run_dir),
     )
 
 

@@ -32,6 +32,7 @@ from fedfeat.runs.figures import save_figure
 
 _log = logging.getLogger("fedfeat")
 FILE = "structure.json"
+_COST = ("examples", "flops")
 
 
 def depth_by_warmup(
@@ -41,6 +42,7 @@ def depth_by_warmup(
     optimizer: partial[Optimizer],
     trainer: LocalTrainer,
     settings: WorkerSettings,
+    probe: AlignmentProbe,
     run_dir: Path,
 ) -> int:
     """Train the dense network on the pooled data, compute TV of every layer and choose the number of shared layers.
@@ -55,15 +57,16 @@ def depth_by_warmup(
         optimizer: Of the warm-up, the same as of local fits.
         trainer: The Trainer of local fits.
         settings: Of local fits.
+        probe: How class preferences are taken.
         run_dir: The run directory.
     """
     stored = stored_depth(run_dir)
     if stored is not None:
         return stored
     client = partial(ClientModule, optimizer=optimizer)
-    worker = Worker(data.pooled(), OneNetwork(build), client, trainer, settings, AlignmentProbe())
+    worker = Worker(data.pooled(), OneNetwork(build), client, trainer, settings, probe)
     steps = spec.warmup_epochs * worker.steps_per_epoch(0)
-    worker.fit(Task(0, 0, Weights(snapshot(worker.module.model)), None, steps))
+    update = worker.fit(Task(0, 0, Weights(snapshot(worker.module.model)), None, steps))
     names, values = _tv_of_layers(worker, spec.layer_unit)
     if not values:
         raise ConfigError.rule("structure.depth", "be a number for a network without hidden layers", "auto")
@@ -88,6 +91,7 @@ def depth_by_warmup(
         "total_variance": values,
         "threshold": threshold,
         "reason": reason,
+        **{name: update.metrics[name] for name in _COST},
     }
     atomic_write_text(run_dir / FILE, json.dumps(found, indent=2) + "\n")
     return depth
@@ -98,12 +102,13 @@ def warmed(
     optimizer: partial[Optimizer],
     trainer: LocalTrainer,
     settings: WorkerSettings,
+    probe: AlignmentProbe,
     run_dir: Path,
     structure: GroupSeparation,
     build: Callable[[], Network],
 ) -> GroupSeparation:
     """Give a group separation the depth that `depth_by_warmup` finds."""
-    depth = depth_by_warmup(structure, build, data, optimizer, trainer, settings, run_dir)
+    depth = depth_by_warmup(structure, build, data, optimizer, trainer, settings, probe, run_dir)
     return replace(structure, depth=depth)
 
 
@@ -111,6 +116,13 @@ def stored_depth(run_dir: Path) -> int | None:
     """Read the depth that a run has chosen, or None."""
     path = run_dir / FILE
     return int(json.loads(path.read_text())["depth"]) if path.exists() else None
+
+
+def warm_up_cost(run_dir: Path) -> dict[str, float]:
+    """Read the training examples and FLOPs that a run has spent on its depth, which its counters begin with."""
+    path = run_dir / FILE
+    found = json.loads(path.read_text()) if path.exists() else {}
+    return {f"compute/{name}": float(found[name]) for name in _COST if name in found}
 
 
 def _tv_of_layers(worker: Worker, unit: str) -> tuple[list[str], list[float]]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,7 @@ from fedfeat.executors.base import Executor
 from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.loggers.csv_logger import CsvLogger
 from fedfeat.rounds.finite import FiniteWatch
-from fedfeat.rounds.history import first_history, note, settle_tables
+from fedfeat.rounds.history import first_history, note, settle_tables, under_commit
 from fedfeat.rounds.loop import Progress, first_progress, run_rounds
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.signals import Stopping
@@ -24,7 +24,7 @@ from fedfeat.rounds.site import federation_of, site_of
 from fedfeat.rounds.tally import Meter
 from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
 from fedfeat.runs.client_store import ClientStore
-from fedfeat.runs.directory import git_commit, versions
+from fedfeat.runs.directory import versions
 from fedfeat.runs.feature_figures import draw_encodings
 from fedfeat.runs.records import RoundRecord
 from fedfeat.server import Server
@@ -44,6 +44,7 @@ class Experiment:
         target_metric: The metric that is to reach them; None is that of `config.objective.judged_by`.
         stop_at: The run ends after the first evaluated round in which that metric is at least this; None: never early.
         meter: What the server half says it has spent.
+        spent: Counters of what came before the first round, by name (``structure.depth=auto``).
         is_primary: Whether this process writes; the others only lend their device to the fits (``ddp``).
         repair: Whether rows that tables have lost are put in again as far as checkpoints know them, see `history`.
     """
@@ -65,6 +66,7 @@ class Experiment:
     is_primary: bool = True
     repair: bool = False
     meter: Meter = field(default_factory=Meter)
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     def run(self, stack: ExitStack) -> dict[str, Any]:
         """Run what is left of the rounds and give the summary; ``stack`` closes the executor and the loggers."""
@@ -83,8 +85,6 @@ class Experiment:
         """
         stack.callback(self.executor.close)
         progress, kept = self.begin()
-        # Now and not at the end: a checkout may move on while the code that runs is the one that was read.
-        kept["git_commits"] = [*dict.fromkeys([*kept.get("git_commits", []), git_commit()])]
         began = time.perf_counter() - kept.get("seconds", 0.0)
         resumed = progress.round_idx or None
         if resumed is not None and any(isinstance(logger, CsvLogger) for logger in self.loggers):
@@ -115,7 +115,8 @@ class Experiment:
             if last:
                 break
         kept["seconds"] = time.perf_counter() - began
-        if self.plan.num_rounds and not progress.counters["compute/examples"]:
+        trained = progress.counters["compute/examples"] > self.spent.get("compute/examples", 0.0)
+        if self.plan.num_rounds and not trained:
             raise ClientError(
                 f"At least one client must train a step, but in {self.plan.num_rounds} rounds none has: every turn "
                 "failed, or had no batch to train on; the log above names the failures."
@@ -148,14 +149,16 @@ class Experiment:
         if checkpoint is None:
             worker = self.executor.worker
             state = self.server.init(worker.module.model, federation_of(worker, self.plan.excluded))
-            return first_progress(state), first_history()
+            return first_progress(state, self.spent), under_commit(first_history())
         if checkpoint.config_sha256 != self.config_sha256:
             raise CheckpointError(
                 f"checkpoints must be of the same configuration, but those in {self.checkpoints.directory} are not."
             )
         self.store.restore(checkpoint.manifest)
         _log.info("Resuming after round %d of %d.", checkpoint.round_idx, self.plan.num_rounds)
-        return Progress(checkpoint.round_idx, checkpoint.server_state, checkpoint.counters), checkpoint.extra
+        return Progress(checkpoint.round_idx, checkpoint.server_state, checkpoint.counters), under_commit(
+            checkpoint.extra
+        )
 
     def _save(self, progress: Progress, kept: dict[str, Any]) -> None:
         if not self.is_primary:

@@ -11,6 +11,7 @@ from fedfeat.errors import CheckpointError
 from fedfeat.loggers.csv_logger import rows_of
 from fedfeat.rounds.plan import Plan
 from fedfeat.runs.checkpoint import CheckpointFolder
+from fedfeat.runs.directory import git_commit
 from fedfeat.runs.records import RoundRecord
 from fedfeat.runs.tables import METRICS, check_tables, repair_tables
 
@@ -18,6 +19,14 @@ from fedfeat.runs.tables import METRICS, check_tables, repair_tables
 def first_history() -> dict[str, Any]:
     """Give what is kept before the first round, as JSON: ``to_target``, ``rows``, later ``final``, ``best_val``."""
     return {"to_target": {}, "rows": {}}
+
+
+def under_commit(kept: dict[str, Any]) -> dict[str, Any]:
+    """Give what is kept with the commit of the source tree among its ``git_commits``.
+
+    It is read when a run starts or goes on: a checkout may move on while the code that runs is the one that was read.
+    """
+    return kept | {"git_commits": [*dict.fromkeys([*kept.get("git_commits", []), git_commit()])]}
 
 
 def note(

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedfeat.clients.tasks import Task, Turns
@@ -47,9 +47,9 @@ class Progress(NamedTuple):
     counters: dict[str, float]
 
 
-def first_progress(state: Any) -> Progress:
-    """Progress before the first round."""
-    return Progress(0, state, dict.fromkeys(COUNTERS, 0.0))
+def first_progress(state: Any, spent: Mapping[str, float] | None = None) -> Progress:
+    """Progress before the first round; ``spent`` are counters of what came before it."""
+    return Progress(0, state, dict.fromkeys(COUNTERS, 0.0) | dict(spent or {}))
 
 
 def run_rounds(
