@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import inspect
 import io
 import json
 import logging
@@ -34,6 +35,8 @@ _log = logging.getLogger("fedfeat")
 
 # Part of every key; raised when the same scheme and seed begin to give other splits.
 FORMAT = 3
+# Where classes come from that do not change between two runs of one FORMAT.
+_OWN = ("fedfeat", "builtins", "abc", "typing")
 
 
 def load_or_make(
@@ -123,10 +126,28 @@ def read_split(
 
 
 def _description(scheme: Scheme) -> dict[str, Any]:
-    """Give a scheme's name and parameters, of a scheme within it likewise, whose parameters alone would not tell it."""
+    """Give a scheme's name and parameters, of a scheme within it likewise, whose parameters alone would not tell it.
+
+    Of a class from elsewhere its place and a digest of its file come with them: what it does may change between runs.
+    """
     fields = vars(scheme).items()
     values = {name: _description(one) if isinstance(one, Scheme) else one for name, one in fields}
-    return {"scheme": type(scheme).__name__, "parameters": values}
+    found = {"scheme": type(scheme).__name__, "parameters": values}
+    kinds = [kind for kind in type(scheme).__mro__ if kind.__module__.partition(".")[0] not in _OWN]
+    return found | ({"from": [_place(kind) for kind in kinds]} if kinds else {})
+
+
+def _place(kind: type) -> list[str]:
+    return [kind.__module__, kind.__qualname__, hashlib.sha256(_source(kind)).hexdigest()]
+
+
+def _source(kind: type) -> bytes:
+    """Give the file of a class, of one from a notebook its lines, and where there are none what fits nothing stored."""
+    with suppress(OSError, TypeError):
+        return Path(inspect.getfile(kind)).read_bytes()
+    with suppress(OSError, TypeError):
+        return inspect.getsource(kind).encode()
+    return os.urandom(16)
 
 
 def _write(folder: Path, split: ClientSplit, counts: np.ndarray, classes: tuple[str, ...], key: str) -> None:

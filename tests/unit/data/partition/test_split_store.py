@@ -1,6 +1,8 @@
 import csv
+import importlib
 import multiprocessing
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.partition.picture import class_picture
-from fedfeat.data.partition.schemes import Dirichlet, NClasses, Scheme, Shards
+from fedfeat.data.partition.schemes import Dirichlet, Iid, NClasses, Scheme, Shards
 from fedfeat.data.partition.split_store import load_or_make, read_split
 from fedfeat.errors import DataError
 
@@ -192,3 +194,30 @@ def test_the_picture_is_a_png_of_bounded_size(shape):
     width, height = np.frombuffer(png[16:24], ">u4")
     assert 500 <= width <= 1400
     assert 250 <= height <= 1100
+
+
+_OWN = """
+import numpy as np
+from fedfeat.data.partition.parts import Parts
+from fedfeat.data.partition.schemes import Scheme
+
+class Iid(Scheme):
+    def assign(self, population, rng):
+        order = np.arange(len(population.train_labels)){end}
+        return Parts(order.copy(), np.array([0, 2, len(order)])), None
+"""
+
+
+def test_a_scheme_of_ones_own_is_asked_again_when_its_file_has_changed(tmp_path, monkeypatch):
+    """And is never taken for fedfeat's scheme of its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    found, cache = [], tmp_path / "cache"
+    load_or_make(Iid(), tiny(), 2, 0, cache)
+    for end in ("", "[::-1]", ""):
+        (tmp_path / "own_schemes.py").write_text(_OWN.format(end=end))
+        monkeypatch.delitem(sys.modules, "own_schemes", raising=False)
+        importlib.invalidate_caches()
+        scheme = importlib.import_module("own_schemes").Iid()
+        found.append(load_or_make(scheme, tiny(), 2, 0, cache).train.indices.tolist())
+    assert found[0] == found[1][::-1] == found[2] == [*range(len(found[0]))]
+    assert len(list((cache / "splits").iterdir())) == 3
