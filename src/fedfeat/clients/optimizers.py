@@ -7,15 +7,20 @@ from torch import Tensor, nn, optim
 
 
 def sgd_sparing_biases(
-    params: Iterable[tuple[str, nn.Parameter]], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+    params: Iterable[nn.Parameter | tuple[str, nn.Parameter]],
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
 ) -> optim.SGD:
     """Make an SGD that decays weights alone, as the public code of FedRep and FedHeNN does (lgcollins/FedRep).
 
-    What is called a bias and what has one dimension, as scales of normalisation layers do, does not decay.
+    What is called a bias and what has one dimension, as scales of normalisation layers do, does not decay; parameters
+    may come with their names, as PyTorch's optimizers take them.
     """
     decaying: list[nn.Parameter] = []
     spared: list[nn.Parameter] = []
-    for name, parameter in params:
+    for one in params:
+        name, parameter = one if isinstance(one, tuple) else ("", one)
         # Those of grouped linear maps have two dimensions.
         is_spared = parameter.ndim <= 1 or name.rpartition(".")[2] == "bias"
         (spared if is_spared else decaying).append(parameter)

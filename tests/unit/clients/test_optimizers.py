@@ -18,7 +18,7 @@ def test_weights_decay_and_biases_do_not():
     layer = nn.Linear(2, 1)
     nn.init.constant_(layer.weight, 2.0)
     nn.init.constant_(layer.bias, 3.0)
-    optimizer = sgd_sparing_biases(layer.named_parameters(), lr=0.1, weight_decay=0.5)
+    optimizer = sgd_sparing_biases(layer.parameters(), lr=0.1, weight_decay=0.5)
     for slope, bias in ((0.0, 3.0), (1.0, 2.9)):
         layer.weight.grad, layer.bias.grad = torch.zeros(1, 2), torch.full((1,), slope)
         optimizer.step()
