@@ -150,6 +150,10 @@ class FedFusionState(NamedTuple):
     smoothed: dict[str, Tensor]
     stale: Versions | None = None
 
+    def of(self, client_id: int) -> tuple[Any, dict[str, Tensor]]:
+        """Give ``average`` and ``frozen`` as a client has them."""
+        return self.stale.of(client_id) if self.stale else (self.average, self.frozen)
+
 
 class FedFusionServer(Around):
     """Average by another server half, then smooth lambda.
@@ -185,21 +189,17 @@ class FedFusionServer(Around):
 
     def init(self, model: nn.Module, federation: Federation) -> FedFusionState:
         """Start from the common initial model, whose E_g is its E."""
-        fusion = fusion_of(model)
-        assert fusion is not None
         average = self.average.init(model, federation)
         params = self.average.params(average)
-        lambdas = ("fusion.operator.lambdas",) if isinstance(fusion.operator, LambdaFusion) else ()
-        encoder = [f"encoder.{key}" for key in cast(Network, model).encoder.state_dict()]
-        sent = tuple(key for key in encoder if key in params)
-        smoothed = {key: full(params[key]) for key in lambdas if key in params}
-        state = FedFusionState(average, select(params, sent), sent, smoothed)
+        encoder = tuple(key for key in params if key.startswith("encoder."))
+        smoothed = {key: full(params[key]) for key in params if key == "fusion.operator.lambdas"}
+        state = FedFusionState(average, select(params, encoder), encoder, smoothed)
         first = Versions((0,) * federation.num_clients, {0: (average, state.frozen)})
         return state._replace(stale=first) if self.stale_clients else state
 
     def broadcast(self, state: FedFusionState, client_id: int) -> Weights:
         """Send E, F and C: the newest, or those that a stale client has."""
-        average, _ = state.stale.of(client_id) if state.stale else state[:2]
+        average, _ = state.of(client_id)
         return self.average.broadcast(average, client_id)
 
     def own_payload(self, state: FedFusionState, client_id: int) -> Weights | FusedModel:
@@ -207,7 +207,7 @@ class FedFusionServer(Around):
         sent = self.broadcast(state, client_id)
         if self.eval_eg == "self":
             return sent
-        average, frozen = state.stale.of(client_id) if state.stale else state[:2]
+        average, frozen = state.of(client_id)
         before = self.average.with_params(average, self.average.params(average) | frozen)
         its = self.average.broadcast(before, client_id).params
         return FusedModel(sent.params, select(its, state.encoder_keys))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -114,15 +115,20 @@ def warmed(
 
 def stored_depth(run_dir: Path) -> int | None:
     """Read the depth that a run has chosen, or None."""
-    path = run_dir / FILE
-    return int(json.loads(path.read_text())["depth"]) if path.exists() else None
+    depth = _found(run_dir).get("depth")
+    return None if depth is None else int(depth)
 
 
 def warm_up_cost(run_dir: Path) -> dict[str, float]:
     """Read the training examples and FLOPs that a run has spent on its depth, which its counters begin with."""
-    path = run_dir / FILE
-    found = json.loads(path.read_text()) if path.exists() else {}
+    found = _found(run_dir)
     return {f"compute/{name}": float(found[name]) for name in _COST if name in found}
+
+
+def _found(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / FILE
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def _tv_of_layers(worker: Worker, unit: str) -> tuple[list[str], list[float]]:

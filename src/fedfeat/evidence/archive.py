@@ -78,15 +78,15 @@ class Archive:
         found = self.values(studies, setting, arm, quantity)
         for seed, run in self._every(studies, setting, arm):
             if is_target(quantity, run):
-                before, last = run.metrics[COSTS[quantity.rpartition("/")[2]]].to_numpy(float)[-2:]
-                step, never = float(last - before), found[seed] == math.inf
+                last, step = _last_step(run, quantity)
+                never = found[seed] == math.inf
                 found[seed] = Needed(last + step if never else found[seed], step, never)
         return found
 
     def step(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> float:
         """Give how well `values` are known: to a step between two evaluations, where they say what a target took."""
-        found = self.bounded(studies, setting, arm, quantity).values()
-        return max((value.step for value in found if isinstance(value, Needed)), default=0.0)
+        runs = [run for _, run in self._every(studies, setting, arm) if is_target(quantity, run)]
+        return max((_last_step(run, quantity)[1] for run in runs), default=0.0)
 
     def _every(self, studies: Sequence[str], setting: str, arm: str) -> list[tuple[int, Run]]:
         return [pair for study in studies for pair in self.runs(study, setting, arm).items()]
@@ -120,6 +120,12 @@ class Archive:
     @cached_property
     def _known(self) -> dict[Cell, Run]:
         return {}
+
+
+def _last_step(run: Run, quantity: str) -> tuple[float, float]:
+    """Give what a run has cost at its last evaluation, in the unit of what a target took, and since the one before."""
+    before, last = run.metrics[COSTS[quantity.rpartition("/")[2]]].to_numpy(float)[-2:]
+    return float(last), float(last - before)
 
 
 def _rate(words: Sequence[str]) -> float | None:

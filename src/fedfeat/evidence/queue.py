@@ -87,14 +87,16 @@ class Queue:
             return
         stored.check_words(place, words)
         target = self.kept / cell.name
+        if place == target:
+            return
         if stored.has_ended(target):
             stored.check_words(target, words)
-        elif place != target:
-            study = self.campaign.studies[cell.study]
-            follows = cell.arm in study.then and stored.is_finished(place)
-            if follows and not self._followed(cell, place, study.then[cell.arm]):
-                return
-            stored.keep(place, target, words, study.keeps)
+            return
+        study = self.campaign.studies[cell.study]
+        follows = cell.arm in study.then and stored.is_finished(place)
+        if follows and not self._followed(cell, place, study.then[cell.arm]):
+            return
+        stored.keep(place, target, words, study.keeps)
 
     def _followed(self, cell: Cell, place: Path, command: Sequence[str]) -> bool:
         """Call what follows a run, in a folder of its own there; False where it fails."""

@@ -79,9 +79,9 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
     Raises:
         ConfigError: The run has none of one of them.
     """
-    ended = has_diverged(run_dir)
-    missing = [name for name in further if not (ended or (run_dir / name).exists())]
-    if missing:
+    diverged = has_diverged(run_dir)
+    missing = [name for name in further if not (run_dir / name).exists()]
+    if missing and not diverged:
         raise ConfigError(f"keeps must name files of the run, but {run_dir} has no {missing[0]}.")
     config = yaml.safe_load((run_dir / "config.yaml").read_text())
     kept = {**experiment_config(config), "name": config["name"], "group": config["group"]}
@@ -90,7 +90,7 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
     atomic_write_text(place / "overrides.yaml", yaml.safe_dump([*words], sort_keys=False, width=1000))
     followed = [f"{THEN}/{path.name}" for path in sorted((run_dir / THEN).glob("*.csv"))]
     # What says that a run has ended comes last: with it a run is there.
-    names = (METRICS, FAILURE) if ended else (*further, *followed, *KEPT)
+    names = (METRICS, FAILURE) if diverged else (*further, *followed, *KEPT)
     for name in names:
         atomic_write_text(place / name, (run_dir / name).read_text())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.association import association
 from fedfeat.evidence.leaderboard import HEADER, rows, trials
 from fedfeat.evidence.pages import Maker
-from fedfeat.evidence.wording import association_text, markdown, mean_text, number
+from fedfeat.evidence.wording import NONE, association_text, markdown, mean_text, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,12 +37,9 @@ class Tables:
         """Give a quantity: a line per arm, a column per setting, mean and interval over seeds."""
         chosen, rows = self._settings(studies, settings), []
         for arm in self._arms(studies, arms):
-            asked = [(studies.split(","), one, arm, quantity) for one in chosen]
-            found = [self.archive.values(*one) for one in asked]
-            if any(found):
-                steps = (self.archive.step(*one) for one in asked)
-                pairs = zip(found, steps, strict=True)
-                rows.append([arm, *(mean_text(seeds, quantity, step) for seeds, step in pairs)])
+            texts = [self._mean(studies.split(","), one, arm, quantity) for one in chosen]
+            if any(text != NONE for text in texts):
+                rows.append([arm, *texts])
         return markdown(["arm", *(one or quantity for one in chosen)], rows)
 
     def published_part(self, study: str) -> str:
@@ -51,8 +49,8 @@ class Tables:
             for arm in self._arms(study, ""):
                 runs = self.archive.runs(study, setting, arm)
                 for quantity, said in next(iter(runs.values())).published.items() if runs else ():
-                    found = self.archive.values([study], setting, arm, quantity)
-                    rows.append([setting or study, arm, quantity, number(said), mean_text(found, quantity)])
+                    measured = self._mean([study], setting, arm, quantity)
+                    rows.append([setting or study, arm, quantity, number(said), measured])
         return markdown(["setting", "arm", "quantity", "published", "measured"], rows)
 
     def tuning_part(self, study: str) -> str:
@@ -140,6 +138,11 @@ class Tables:
 
         save_figure(figure, self.figures / f"{name}.png")
         return f"![{name}](figures/{name}.png)\n"
+
+    def _mean(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> str:
+        """Write what is measured of an arm, mean and interval over seeds; `NONE` where no run has ended."""
+        asked = (studies, setting, arm, quantity)
+        return mean_text(self.archive.values(*asked), quantity, self.archive.step(*asked))
 
     def _arms(self, studies: str, arms: str) -> list[str]:
         every = [arm for study in studies.split(",") for arm in self.archive.campaign.studies[study].arms]

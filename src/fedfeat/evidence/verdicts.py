@@ -11,7 +11,7 @@ from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.claims import Claim, Claims, Judgement, Values
 from fedfeat.evidence.forest import forest
 from fedfeat.evidence.tables import Tables
-from fedfeat.evidence.wording import NONE, interval_text, markdown, mean_text, number
+from fedfeat.evidence.wording import NONE, interval_text, markdown, number
 from fedfeat.runs.finished import Run
 
 _RANKED = "No run beside a published number yet; on small digits: [leaderboard](../leaderboard.md)."
@@ -58,11 +58,11 @@ class Verdicts(Tables):
 
     def reading_part(self) -> str:
         """Say which reading is chosen, and by which means."""
-        reading, values = self.claims.reading, self.archive.values
-        rows = []
-        for arm in reading.order:
-            found = [values(reading.studies, one, arm, reading.quantity) for one in reading.settings]
-            rows.append([arm, *(mean_text(one, reading.quantity) for one in found)])
+        reading = self.claims.reading
+        rows = [
+            [arm, *(self._mean(reading.studies, one, arm, reading.quantity) for one in reading.settings)]
+            for arm in reading.order
+        ]
         said = (
             f"Chosen: `{self.chosen}`."
             if self.chosen
@@ -121,9 +121,8 @@ class Verdicts(Tables):
         made = [study, setting or NONE, arm, "all" if images is None else str(images), str(rounds)]
         rows = []
         for quantity, said in wanted.items():
-            found = self.archive.values([study], setting, arm, quantity)
             published = NONE if said is None else number(said)
-            rows.append([*made, quantity, published, mean_text(found, quantity)])
+            rows.append([*made, quantity, published, self._mean([study], setting, arm, quantity)])
         return rows
 
     @cached_property

@@ -156,9 +156,8 @@ class Experiment:
             )
         self.store.restore(checkpoint.manifest)
         _log.info("Resuming after round %d of %d.", checkpoint.round_idx, self.plan.num_rounds)
-        return Progress(checkpoint.round_idx, checkpoint.server_state, checkpoint.counters), under_commit(
-            checkpoint.extra
-        )
+        progress = Progress(checkpoint.round_idx, checkpoint.server_state, checkpoint.counters)
+        return progress, under_commit(checkpoint.extra)
 
     def _save(self, progress: Progress, kept: dict[str, Any]) -> None:
         if not self.is_primary:

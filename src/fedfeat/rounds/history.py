@@ -22,11 +22,13 @@ def first_history() -> dict[str, Any]:
 
 
 def under_commit(kept: dict[str, Any]) -> dict[str, Any]:
-    """Give what is kept with the commit of the source tree among its ``git_commits``.
+    """Give what is kept with the commit of the source tree as the last of its ``git_commits``, each named once.
 
     It is read when a run starts or goes on: a checkout may move on while the code that runs is the one that was read.
     """
-    return kept | {"git_commits": [*dict.fromkeys([*kept.get("git_commits", []), git_commit()])]}
+    commit = git_commit()
+    earlier = [one for one in kept.get("git_commits", []) if one != commit]
+    return kept | {"git_commits": [*earlier, commit]}
 
 
 def note(

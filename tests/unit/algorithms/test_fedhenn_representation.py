@@ -83,9 +83,8 @@ def test_batch_norm_is_at_no_distance_from_its_own_target_and_learns_nothing_of_
     module.loss((x, y))
     with_term = snapshot(network)
     assert module.term.num_inputs == (rad_batch or 16)
-    assert (
-        float(module.term.distance(module.represent).detach()) > 1e-4
-    )  # statistics have moved with the batch's
+    # Statistics have moved with the batch's.
+    assert float(module.term.distance(module.represent).detach()) > 1e-4
     copy_into(network, before)
     alone = turn(network, rad_batch=rad_batch, rad_every=2)
     with statistics_at_rest(network):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedfeat.rounds import history
 from fedfeat.rounds.history import first_history, note
 from fedfeat.runs.records import RoundRecord
 
@@ -51,3 +52,12 @@ def test_the_best_round_on_validation_data_is_the_first_of_equals(metric, target
     best = kept_of(0.1, 0.6, 0.6, 0.4, metric=metric, target_metric=target_metric)["best_val"]
     assert (best["round"], best[metric], best["comm/total_bytes"]) == (1, 0.6, 100)
     assert kept_of(0.1, 0.6, 0.7, metric=metric, target_metric=target_metric)["best_val"]["round"] == 2
+
+
+def test_the_commit_under_which_a_run_goes_on_is_the_last_of_its_commits(monkeypatch):
+    """Also where it is one that it had before."""
+    kept = {"rows": {}}
+    for commit, expected in (("a", ["a"]), ("b", ["a", "b"]), ("b", ["a", "b"]), ("a", ["b", "a"])):
+        monkeypatch.setattr(history, "git_commit", lambda commit=commit: commit)
+        kept = history.under_commit(kept)
+        assert kept == {"rows": {}, "git_commits": expected}
