@@ -39,6 +39,12 @@ AT_START = [
         r".*/dev/null/run must be usable for this run, but the system says: Not a directory",
     ),
     (
+        "no run directory but the one from where it is started",
+        "hydra.run.dir=",
+        None,
+        r"hydra\.run\.dir must be a directory of the run's own, but it is .*, from where it is started",
+    ),
+    (
         "config.yaml is not YAML",
         "seed=0",
         config_not_yaml,

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from itertools import product
 from pathlib import Path
 
 import pytest
 from executor_cases import CASES, merged, run, serial
+from waiting import wait_for
 
 ray = pytest.importorskip("ray", reason="executor=ray needs the extra `ray`, which is not installed")
 
@@ -189,18 +189,11 @@ class TestManyNodes:
         assert not ray.is_initialized()
 
 
-def test_an_address_without_a_cluster_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"^executor\.address must name a Ray cluster .*'127\.0\.0\.1:1025'"):
-        run(tmp_path, FEDAVG, "ray", "executor.address=127.0.0.1:1025")
-
-
-def wait_for(condition):
-    """Wait for it to hold; give the value."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-    return found
+@pytest.mark.parametrize(("address", "said"), [("127.0.0.1:1025", ""), ("auto", r" \(127\.0\.0\.1:1026\)")])
+def test_an_address_without_a_cluster_is_refused(tmp_path, monkeypatch, address, said):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1026")  # where a cluster was, as Ray's own file would say
+    with pytest.raises(UserError, match=rf"^executor\.address must name a Ray cluster .*'{address}'{said} does not"):
+        run(tmp_path, FEDAVG, "ray", f"executor.address={address}")
 
 
 def processes_with(mark):

@@ -1,7 +1,7 @@
 """The metric that a run is judged by, and the one whose number it gives to Hydra's optimizers."""
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any
 
 from fedfeat.errors import ConfigError
@@ -21,6 +21,8 @@ _OVER_CLIENTS = tuple(f"acc_{ending}" for ending in ("mean", "weighted", "std", 
 _SERVERS, _FURTHER = ("val", "global"), ("_acc", "_loss")
 """Families in which a server half may have metrics of further models, such as ``global/cohort_mean_acc``."""
 # Of other families, not all names are known before the run.
+_EACH_ROUND = ("val", "global", "personal", "local_pre_agg", "comm", "compute", "time", "clients")
+"""Families of which an evaluated round has all names that the run ever has."""
 _NAMES = {
     "val": ("acc", "loss"),
     "global": ("acc", "loss", *(f"client_{name}" for name in _OVER_CLIENTS)),
@@ -59,6 +61,26 @@ def _check(config: Mapping[str, Any], key: str, default: str, name: str) -> None
         section, setting, value = _MEASURED.get(needed, ("", "", ""))
         if section and not (config.get(section) or {}).get(setting):
             raise ConfigError.rule(key, f"be measured ({section}.{setting} {value} does so)", name)
+
+
+def check_measured(asked: Mapping[str, str | None], metrics: Collection[str]) -> tuple[str, ...]:
+    """Refuse names of metrics that the first evaluated round has not, of families of which it has all.
+
+    Args:
+        asked: The names, by their keys; None and ``auto`` ask for none.
+        metrics: What the round has.
+
+    Returns:
+        Keys whose names may still come in a later round, or never.
+
+    Raises:
+        ConfigError: One will not come.
+    """
+    missing = {key: name for key, name in asked.items() if name not in (None, AUTO) and name not in metrics}
+    for key, name in missing.items():
+        if str(name).partition("/")[0] in _EACH_ROUND:
+            raise ConfigError.rule(key, f"be a metric of this run ({', '.join(sorted(metrics))})", name, metrics)
+    return tuple(missing)
 
 
 def judged_by(metrics: Container[str], target_metric: str | None = None) -> str | None:

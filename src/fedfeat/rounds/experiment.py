@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from fedfeat import tree
+from fedfeat.config.objective import check_measured
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import CheckpointError, ClientError
 from fedfeat.executors.base import Executor
@@ -45,6 +46,7 @@ class Experiment:
         stop_at: The run ends after the first evaluated round in which that metric is at least this; None: never early.
         meter: What the server half says it has spent.
         spent: Counters of what came before the first round, by name (``structure.depth=auto``).
+        asked: Names of metrics that the configuration asks for, by their keys; None or ``auto`` for none.
         is_primary: Whether this process writes; the others only lend their device to the fits (``ddp``).
         repair: Whether rows that tables have lost are put in again as far as checkpoints know them, see `history`.
     """
@@ -63,6 +65,7 @@ class Experiment:
     targets: Sequence[float]
     target_metric: str | None = None
     stop_at: float | None = None
+    asked: Mapping[str, str | None] = field(default_factory=dict)
     is_primary: bool = True
     repair: bool = False
     meter: Meter = field(default_factory=Meter)
@@ -97,9 +100,11 @@ class Experiment:
         # Processes that share a fit would stop in different rounds.
         stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1, run_dir=self.info.run_dir))
         rounds = iter(()) if kept.get("stopped") else self.rounds(progress)
-        watch = FiniteWatch()
+        watch, asked = FiniteWatch(), self.asked
         for progress, found in rounds:
             record = watch.noted(found)
+            if record.evaluated and record.round_idx:
+                asked = _answered(asked, record)
             note(kept, record, self.targets, self.target_metric, self.stop_at)
             for logger in self.loggers:
                 logger.log(record)
@@ -188,6 +193,13 @@ class Experiment:
             "git_commits": kept["git_commits"],
             "seconds": kept["seconds"],
         } | {name: kept[name] for name in ("stopped", "repaired") if name in kept}
+
+
+def _answered(asked: Mapping[str, str | None], record: RoundRecord) -> Mapping[str, str | None]:
+    """See after the first evaluated round that what is asked for is there or may come; then nothing is asked for."""
+    for key in check_measured(asked, record.metrics):
+        _log.warning("Round %d has no metric %s, which %s names.", record.round_idx, asked[key], key)
+    return {}
 
 
 def _close(logger: RoundLogger, kind: type[BaseException] | None, *_: Any) -> None:

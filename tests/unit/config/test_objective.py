@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedfeat.config.objective import check_objective, objective_of
+from fedfeat.config.objective import check_measured, check_objective, objective_of
 from fedfeat.errors import ConfigError
 
 TESTED = {"global/acc": 0.5, "personal/acc_weighted": 0.6, "comm/up_bytes": 8.0}
@@ -121,3 +121,21 @@ def test_metrics_of_further_models_are_taken(name):
     for wrong in (f"{name}c", name.replace("/", "/acc/") + "x", f"personal/{name.rpartition('/')[2]}"):
         with pytest.raises(ConfigError, match="objective must be auto or one of"):
             check_objective({"objective": wrong, "partition": {"val_fraction": 0.2}})
+
+
+ROUND = ("global/acc", "global/cohort_mean_acc", "train/loss", "mine/own")
+
+
+@pytest.mark.parametrize("name", ["personal/acc_mean", "global/cohort_acc", "comm/all_bytes", "clients/lost"])
+def test_a_metric_that_no_round_will_have_is_refused_after_the_first(name):
+    with pytest.raises(ConfigError) as caught:
+        check_measured({"objective": name}, ROUND)
+    has = "global/acc, global/cohort_mean_acc, mine/own, train/loss"
+    assert str(caught.value).startswith(f"objective must be a metric of this run ({has}), but it is {name!r}")
+
+
+def test_one_that_may_still_come_is_named():
+    asked = {"federation.target_metric": "align/agreement", "objective": "final_all/acc_mean"}
+    assert check_measured(asked, ROUND) == tuple(asked)
+    assert check_measured({"federation.target_metric": None, "objective": "auto"}, ROUND) == ()
+    assert check_measured({"federation.target_metric": "train/loss", "objective": "mine/own"}, ROUND) == ()

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import ray
 from ray._private import ray_constants
 from ray._private import worker as ray_worker
+from ray._private.services import get_ray_address_from_environment
 
 from fedfeat.errors import UserError
 from fedfeat.runs.leftovers import RAY_PARENT, RAY_PREFIX, mark
@@ -91,17 +92,21 @@ class Cluster:
             ray.init(address="local", num_cpus=num_cpus, **arguments)
 
     def _join(self, address: str, arguments: dict[str, Any]) -> None:
+        found = address
         try:
-            host, _, port = address.rpartition(":")
+            if address == "auto":
+                # Of a cluster that has died, its file in Ray's own folder still says where it was.
+                found = get_ray_address_from_environment(address, None)
+            host, _, port = found.rpartition(":")
             if port.isdigit():
                 # Ray itself would wait for a minute, and then end this process.
                 socket.create_connection((host, int(port)), _SECONDS_TO_ANSWER).close()
-            ray.init(address=address, **arguments)
+            ray.init(address=found, **arguments)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(
                 f"executor.address must name a Ray cluster that this machine is a node of, "
-                f"but {address!r} does not: {reason.rstrip('.')}."
+                f"but {address!r}{'' if found == address else f' ({found})'} does not: {reason.rstrip('.')}."
             ) from error
 
     def check(self) -> None:
