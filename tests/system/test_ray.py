@@ -192,7 +192,9 @@ class TestManyNodes:
 @pytest.mark.parametrize(("address", "said"), [("127.0.0.1:1025", ""), ("auto", r" \(127\.0\.0\.1:1026\)")])
 def test_an_address_without_a_cluster_is_refused(tmp_path, monkeypatch, address, said):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1026")  # where a cluster was, as Ray's own file would say
-    with pytest.raises(UserError, match=rf"^executor\.address must name a Ray cluster .*'{address}'{said} does not"):
+    with pytest.raises(
+        UserError, match=rf"^executor\.address must name a Ray cluster .*'{address}'{said} does not"
+    ):
         run(tmp_path, FEDAVG, "ray", f"executor.address={address}")
 
 

@@ -79,7 +79,9 @@ def check_measured(asked: Mapping[str, str | None], metrics: Collection[str]) ->
     missing = {key: name for key, name in asked.items() if name not in (None, AUTO) and name not in metrics}
     for key, name in missing.items():
         if str(name).partition("/")[0] in _EACH_ROUND:
-            raise ConfigError.rule(key, f"be a metric of this run ({', '.join(sorted(metrics))})", name, metrics)
+            raise ConfigError.rule(
+                key, f"be a metric of this run ({', '.join(sorted(metrics))})", name, metrics
+            )
     return tuple(missing)
 
 
