@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from fedfeat.commands.running import perform
 from fedfeat.commands.slow_imports import collector_off
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trace, with_trace
-from fedfeat.config.command_line import check_options
+from fedfeat.config.command_line import check_options, options_first
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import objective_of
 from fedfeat.errors import UserError
@@ -35,7 +35,7 @@ def main() -> None:
     # Hydra otherwise prints its own error pages; with this it raises, and `explain` makes one sentence of it.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # `debug` is a group of options, and was a key before that.
-    sys.argv[1:] = with_trace(sys.argv[1:])
+    sys.argv[1:] = options_first(with_trace(sys.argv[1:]))
     with _one_sentence(), collector_off():
         check_options(sys.argv[1:])
         check_choices(sys.argv[1:])

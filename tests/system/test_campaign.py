@@ -14,7 +14,7 @@ from slurm_cluster import Cluster, missing
 from waiting import wait_for
 
 from fedfeat.commands.python import composed
-from fedfeat.runs.directory import experiment_config
+from fedfeat.runs.directory import experiment_config, is_locked
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "campaign.py"
 SMALL = [
@@ -134,6 +134,21 @@ def test_interrupted_it_goes_on_to_the_same_weights(campaign, tmp_path):
         for name in ("kept", "other")
     )
     assert one["weights_sha256"] == other["weights_sha256"]
+
+
+@pytest.mark.slow
+def test_jobs_of_this_machine_end_with_it(campaign, tmp_path):
+    pytest.importorskip("submitit", reason="the extra slurm is not installed")
+    alone = {"one": {"arms": ["average"], "seeds": [0]}}
+    command = campaign(FILE | {"studies": alone, "words": [*SMALL, "federation.num_rounds=100000"]})
+    folder = tmp_path / "runs/tried/one/average/seed_0"
+    with subprocess.Popen(
+        [*command, "--launcher", "submitit_local"], cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL
+    ) as process:  # fmt: skip
+        wait_for(lambda: len([*(folder / "checkpoints").glob("*")]) > 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+    wait_for(lambda: not is_locked(folder))
 
 
 @pytest.mark.slow

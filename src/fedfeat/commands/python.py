@@ -14,6 +14,7 @@ from fedfeat.commands.assembly import build_experiment
 from fedfeat.commands.running import checked, perform
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, with_trace
 from fedfeat.config.explain import as_user_error
+from fedfeat.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +102,8 @@ def composed(overrides: Sequence[str] = (), name: str = "train") -> DictConfig:
         overrides: As in `run`.
         name: Its primary file.
     """
+    if isinstance(overrides, str):
+        raise ConfigError.rule("overrides", "be a list of words", overrides)
     words = with_trace(overrides)
     check_choices(words)
     check_arm(words)

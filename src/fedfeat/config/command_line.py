@@ -101,6 +101,18 @@ def check_options(arguments: Sequence[str]) -> None:
             raise unknown_word(word, usage)
 
 
+def options_first(arguments: Sequence[str]) -> list[str]:
+    """Put what sets something behind all options: Hydra takes overrides on one side of ``--multirun`` only."""
+    return sorted(arguments, key=lambda word: not word.startswith("-") and ("=" in word or word[:1] == "~"))
+
+
+def starts_jobs(arguments: Sequence[str]) -> bool:
+    """Whether Hydra's launcher is used: with ``--multirun``, or by nothing that runs."""
+    found, _ = get_args_parser().parse_known_args(list(arguments))
+    several = found.multirun or "hydra.mode=MULTIRUN" in arguments
+    return bool(several or found.cfg or found.info or found.help or found.hydra_help)
+
+
 def unknown_word(word: str, usage: str) -> ConfigError:
     """Refuse a word that a command does not know, with the options of its usage that may be meant."""
     name, kind = word.partition("=")[0], "option" if word.startswith("-") else "argument"

@@ -32,7 +32,7 @@ _LACKS = re.compile(
     r"'fedfeat\.\S+\.(\w+)'.*missing \d+ required .*?arguments?: '(\w+)'.*full_key: (\S+)", re.DOTALL
 )
 _SEVERAL = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*?)'\n")
-_TWICE = re.compile(r"Multiple values for ([^\s.]+)")
+_TWICE = re.compile(r"Multiple values for ([^\s.]+)|(\S+) appears more than once")
 
 
 def explain(error: BaseException) -> str:
@@ -76,9 +76,10 @@ def _of_library(error: BaseException) -> ConfigError | None:
             f"{error.override} must be key=value as Hydra's grammar has it, but it is not: {reason}."
         )
     if isinstance(error, ConfigCompositionException) and (twice := _TWICE.match(str(error))):
-        group = twice[1]
+        group = twice[1] or twice[2]
         return ConfigError(
-            f"{group} must be chosen once, but it is twice; a group that has an option takes another as {group}=<name>."
+            f"{group} must be chosen once, but it is twice; a group that has an option takes another as {group}=<name>, "
+            "and --multirun goes through several with commas between."
         )
     if isinstance(error, ConfigCompositionException) and (several := _SEVERAL.match(str(error))):
         key, values = several.groups()

@@ -57,7 +57,13 @@ class Elsewhere:
 
 
 class Source(Protocol[Item]):
-    """Who says which runs are to be made."""
+    """Who says which runs are to be made.
+
+    Attributes:
+        launcher: Hydra's launcher that starts them; None is a process of this machine.
+    """
+
+    launcher: str | None
 
     def ready(self, running: Sequence[Item]) -> Item | None:
         """Give a run that can be started; None where there is none now."""
@@ -122,7 +128,17 @@ def end_run(process: Process, place: Path, launcher: str | None = None) -> None:
     """
     if launcher == "submitit_slurm" and (jobs := [path.name for path in (place / _JOBS).glob("[0-9]*")]):
         subprocess.run(["scancel", *jobs], capture_output=True, check=False)
-    elif launcher and isinstance(process, subprocess.Popen):
+    leave_run(process, launcher)
+
+
+def leave_run(process: Process, launcher: str | None = None) -> None:
+    """Ask a run of this machine to end after its round, with a checkpoint; jobs of a cluster go on by themselves.
+
+    Args:
+        process: See `end_run`.
+        launcher: See `start_run`.
+    """
+    if launcher not in (None, "submitit_slurm") and isinstance(process, subprocess.Popen):
         # Jobs of this machine are of the group of the process that waits for them, and go on after SIGTERM.
         os.killpg(process.pid, signal.SIGINT)
     process.send_signal(signal.SIGTERM)
@@ -171,6 +187,6 @@ def work(
             time.sleep(pause_s)
     finally:
         for process in running.values():
-            process.send_signal(signal.SIGTERM)
+            leave_run(process, source.launcher)
         for process in running.values():
             process.wait()

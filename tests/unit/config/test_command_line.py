@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedfeat.config.command_line import Parser, check_options, number
+from fedfeat.config.command_line import Parser, check_options, number, options_first
 from fedfeat.config.conditions import integer
 from fedfeat.errors import ConfigError
 
@@ -68,3 +68,10 @@ def test_an_option_that_hydra_lacks_is_one_sentence_and_its_own_pass():
     check_options(["--multirun", "--multi", "-m", "--config-dir=conf", "seed=1"])
     with pytest.raises(ConfigError, match=r"--multirn must be a known option.*did you mean --multirun"):
         check_options(["--multirn", "seed=1"])
+
+
+def test_overrides_may_stand_on_both_sides_of_an_option():
+    words = ["seed=1", "--config-dir", "conf", "~model", "--multirun", "+a.b=-c", "experiment=x"]
+    ordered = options_first(words)
+    assert ordered == ["--config-dir", "conf", "--multirun", "seed=1", "~model", "+a.b=-c", "experiment=x"]
+    assert options_first(ordered) == ordered

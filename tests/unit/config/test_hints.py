@@ -52,11 +52,15 @@ def test_a_part_names_the_options_that_have_its_key_too():
     ("words", "sentence"),
     [
         ("+model=vgg9", "model must be chosen once, but it is twice; a group that has an option takes another as "
-         "model=<name>."),
+         "model=<name>, and --multirun goes through several with commas between."),
         ("seed=1,2", "seed must be one value, but it is 1,2; --multirun goes through several, and a list stands in "
          "[ ]."),
         ("algorithm=fed2,fedavg", "algorithm must be one value, but it is fed2,fedavg; --multirun goes through "
          "several, and a list stands in [ ]."),
+        ("algorithm=[fed2,fedavg]", "algorithm/server must be chosen once, but it is twice; a group that has an option "
+         "takes another as algorithm/server=<name>, and --multirun goes through several with commas between."),
+        ("algorithm=[fedavg,fed2]", "algorithm/client must be chosen once, but it is twice; a group that has an option "
+         "takes another as algorithm/client=<name>, and --multirun goes through several with commas between."),
     ],
 )  # fmt: skip
 def test_a_second_choice_or_value(words, sentence):
