@@ -1,10 +1,17 @@
 """Errors that a user can act on: one sentence that names key, rule and value."""
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 DIVERGED = "holds values that are not finite"
 """The end of the sentence about a client whose local fit has diverged."""
+
+
+_KINDS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+_INSTALLED = (str(Path(__file__).parent), *(sysconfig.get_path(kind) for kind in _KINDS))
 
 
 class UserError(Exception):
@@ -62,3 +69,20 @@ class CheckpointError(UserError):
 
 class ClientError(UserError):
     """A local fit that failed; names client, round, seed and cause."""
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Give the first of an error's causes."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def own_place(error: BaseException) -> str:
+    """Say where an error comes from, as `` in FILE:LINE``, if that is neither ours nor of an installed package.
+
+    It is the innermost such line that the first of its causes has passed through.
+    """
+    places = traceback.extract_tb(root_cause(error).__traceback__)
+    own = [one for one in places if Path(one.filename).is_file() and not one.filename.startswith(_INSTALLED)]
+    return f" in {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -186,3 +186,15 @@ def noting(updates: Iterable[Update], cohort: list[tuple[int, int]]) -> Iterator
     for update in updates:
         cohort.append((update.client_id, update.num_examples))
         yield update
+
+
+def aggregated(server: Server, state: Any, updates: Iterable[Update]) -> Any:
+    """Give the state after `Server.aggregate`.
+
+    Raises:
+        ConfigError: There is none, for a method of one's own may have forgotten to give it.
+    """
+    found = server.aggregate(state, updates)
+    if found is None:
+        raise ConfigError(f"{type(server).__name__}.aggregate must give the new state, but it gives None.")
+    return found

@@ -21,7 +21,7 @@ from fedfeat.config.conditions import NotNegative
 from fedfeat.errors import ConfigError
 from fedfeat.features.prototypes import mean_over_known, prototypes_of, pull
 from fedfeat.models.grouped import GroupedNetwork
-from fedfeat.models.network import dtype_of
+from fedfeat.models.shapes import dtype_of
 from fedfeat.params import full
 from fedfeat.server import Server, alone
 from fedfeat.types import Federation, Tensors, Turn, Update

@@ -27,8 +27,8 @@ from fedfeat.config.conditions import Count, NotNegative, Positive
 from fedfeat.errors import ConfigError
 from fedfeat.features.prototypes import Moments, Prototypes, pull
 from fedfeat.features.simplex import combining_weights
-from fedfeat.models.network import dtype_of
 from fedfeat.models.policy import sent_keys
+from fedfeat.models.shapes import dtype_of
 from fedfeat.params import WeightedMean, copy_into, select, snapshot
 from fedfeat.server import Server, alone
 from fedfeat.types import Federation, Tensors, Turn, Update

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedfeat.algorithms.prototype_clients import PulledClient
 from fedfeat.algorithms.prototype_servers import over_all_classes, renewed, width_of
 from fedfeat.features.prototypes import Moments
-from fedfeat.models.network import dtype_of
+from fedfeat.models.shapes import dtype_of
 from fedfeat.server import Server
 from fedfeat.types import Federation, Tensors, Turn, Update
 

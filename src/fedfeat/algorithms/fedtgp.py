@@ -22,7 +22,8 @@ from fedfeat.algorithms.prototype_servers import descend, stacked, width_of
 from fedfeat.config.conditions import Count, Natural, NotNegative, Positive
 from fedfeat.features.prototypes import Prototypes, class_moments, distances_between, prototypes_of
 from fedfeat.models.frozen import FrozenCopy
-from fedfeat.models.network import Network, dtype_of
+from fedfeat.models.network import Network
+from fedfeat.models.shapes import dtype_of
 from fedfeat.params import copy_into, full, snapshot
 from fedfeat.seeding import derive_seed
 from fedfeat.server import Server

@@ -21,7 +21,8 @@ from fedfeat.features.prototypes import (
     pull,
 )
 from fedfeat.models.grouped import GroupedNetwork
-from fedfeat.models.network import Network, dtype_of
+from fedfeat.models.network import Network
+from fedfeat.models.shapes import dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

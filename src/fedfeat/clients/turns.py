@@ -13,13 +13,15 @@ import torch
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.tasks import Task
+from fedfeat.config.made import held_to
 from fedfeat.data.federated import FederatedData
+from fedfeat.errors import own_place
 from fedfeat.models.freezing import still_keys
 from fedfeat.models.policy import DROPPED
 from fedfeat.models.softmax_scope import scope_terms
 from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed
-from fedfeat.types import Kept, Networks, Turn
+from fedfeat.types import Kept, Networks, Tensors, Turn
 
 if TYPE_CHECKING:
     from fedfeat.types import Params
@@ -56,6 +58,7 @@ def make_module(
         # What a method adds to the network has the same first weights in every process and architecture.
         torch.manual_seed(derive_seed(seed, "method init"))
         module = build_client(model=networks.build(key), channels_last=trainer.channels_last)
+    held_to(ClientModule, module, "algorithm.client")
     if trainer.dtype != torch.float32:
         module.to(trainer.dtype)
     if trainer.compile:
@@ -97,6 +100,23 @@ def turn_of(module: ClientModule, task: Task, memory: Any, data: FederatedData, 
         final=task.final,
         run_seed=seed,
     )
+
+
+def uploaded(module: ClientModule, turn: Turn, tensors: Tensors) -> tuple[Any, Any]:
+    """Give what a client half sends and what its client keeps, for the trained tensors.
+
+    Raises:
+        TypeError: It is none of that.
+    """
+    found = module.upload(turn, tensors)
+    kind = module.payload_type
+    if not (type(found) is tuple and len(found) == 2 and isinstance(found[0], kind)):
+        inner = ", ".join(type(one).__name__ for one in found) if type(found) is tuple else ""
+        got = f"({inner})" if inner else f"a {type(found).__name__}"
+        raise TypeError(
+            f"{type(module).__name__}.upload must give ({kind.__name__}, memory), but it gives {got}"
+        )
+    return found
 
 
 @contextmanager
@@ -161,8 +181,9 @@ class TrainedTensors(Mapping[str, "Params"]):
 
 
 def cause_of(error: Exception) -> str:
-    """Give an error's type and the first line of what it says."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    """Give an error's type, the first line of what it says, and where it comes from in a method of one's own."""
+    text = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}: {text.rstrip('.')}{own_place(error)}"
 
 
 def seed_global_generators(seed: int) -> None:

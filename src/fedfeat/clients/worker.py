@@ -23,6 +23,7 @@ from fedfeat.clients.turns import (
     cause_of,
     seed_global_generators,
     turn_of,
+    uploaded,
 )
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.unlabelled import images_by_class
@@ -140,9 +141,9 @@ class Worker(ModulesOfClients):
 
     def _uploaded(self, module: ClientModule, turn: Turn, tensors: Tensors) -> tuple[Any, Any]:
         if not module.runs_at_upload:
-            return module.upload(turn, tensors)
+            return uploaded(module, turn, tensors)
         with torch.no_grad(), self.evaluating(module):
-            return module.upload(turn, tensors)
+            return uploaded(module, turn, tensors)
 
     @cached_property
     def _probe_images(self) -> list[Tensor]:

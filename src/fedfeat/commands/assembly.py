@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig
 
+from fedfeat.commands.parts import build_client, build_data
 from fedfeat.commands.slow_imports import import_slow
+from fedfeat.config.made import made
 from fedfeat.runs import directory as rundir
 
 if TYPE_CHECKING:
-    import torch
-
-    from fedfeat.client import ClientModule
     from fedfeat.clients.local_trainer import LocalTrainer
     from fedfeat.clients.worker import Worker
     from fedfeat.data.federated import FederatedData
@@ -57,6 +56,7 @@ def build_experiment(
     from fedfeat.models.policy import describe
     from fedfeat.runs.data_facts import check_same_data
     from fedfeat.runs.weight_files import check_same_weights
+    from fedfeat.server import Server
 
     check_targets(config)
     try_parts(cfg)
@@ -72,7 +72,7 @@ def build_experiment(
     plan.check_work(data)
     set_threads(trainer.num_threads, module.flops_per_example * data.largest_batch(plan.batch_size))
     keep_freed_memory()
-    server = hydra.utils.instantiate(cfg.algorithm.server, _convert_="all")
+    server = made(cfg.algorithm.server, Server, "algorithm.server")  # type: ignore[type-abstract]
     setting = plan.setting(config["algorithm"]["name"], worker.settings.keep_optimizer, data)
     check_method(worker, server, setting)
     executor.settle(run_dir, plan.course(data))
@@ -83,43 +83,6 @@ def build_experiment(
         experiment = _experiment(cfg, config, run_dir, (plan, server, executor, data))
         undone.pop_all()
     return experiment
-
-
-def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | str") -> "FederatedData":
-    """Load the data set and split it among the clients.
-
-    Args:
-        cfg: The composed configuration.
-        config: The same, resolved, as plain values.
-        device: Where inputs and labels are kept.
-
-    Raises:
-        UserError: The data are missing, or cannot be split so.
-    """
-    from fedfeat.clients.local_trainer import dtype_of
-    from fedfeat.data.federated import FederatedData
-    from fedfeat.data.partition.split_store import load_or_make
-    from fedfeat.data.public import with_public
-
-    # What they refuse is refused before minutes of decoding.
-    transform = hydra.utils.instantiate(cfg.data.transform, _convert_="all")
-    scheme = hydra.utils.instantiate(cfg.partition, _convert_="all")
-    dataset = hydra.utils.instantiate(cfg.data.loader, _convert_="all")
-    seed, federation, scenario = config["seed"], config["federation"], config["scenario"]
-    public = hydra.utils.instantiate(config.get("public", {}).get("loader"), _convert_="all")
-    dataset, public = with_public(dataset, public, config["algorithm"].get("public_share"), seed)
-    split = load_or_make(scheme, dataset, federation["num_clients"], seed, Path(config["paths"]["cache"]))
-    dtype = dtype_of(config["trainer"].get("precision"))
-    data = FederatedData(dataset, split, transform, seed=seed, device=device, public=public, dtype=dtype)
-    data = data.without(federation["held_out"])
-    data = data.reduced(scenario["reduced_fraction"], scenario["reduced_to"], seed)
-    return data.pooled() if config["algorithm"]["pooled"] else data
-
-
-def build_client(cfg: DictConfig) -> "partial[ClientModule]":
-    """Give what makes the client half around a ``model``."""
-    optimizer = hydra.utils.instantiate(cfg.optimizer, _convert_="all")
-    return partial(hydra.utils.instantiate(cfg.algorithm.client, _convert_="all"), optimizer=optimizer)
 
 
 def _trainer(cfg: DictConfig) -> "LocalTrainer":

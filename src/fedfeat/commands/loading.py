@@ -15,9 +15,9 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import adapt, become, make_module
-from fedfeat.commands.assembly import build_client, build_data
 from fedfeat.commands.auto_depth import stored_depth
 from fedfeat.commands.networks import build_networks
+from fedfeat.commands.parts import build_client, build_data
 from fedfeat.commands.reopen import read_checkpoint, read_config, stored_config
 from fedfeat.config.arguments import check_targets
 from fedfeat.data.federated import FederatedData

@@ -14,6 +14,7 @@ from fedfeat.clients.local_trainer import dtype_of
 from fedfeat.clients.networks import OneNetwork, separated
 from fedfeat.clients.width_levels import WidthLevels, WidthNetworks
 from fedfeat.commands.starts import Start, frozen, started
+from fedfeat.config.made import held_to
 from fedfeat.data.affected import weak_clients
 from fedfeat.errors import ConfigError
 from fedfeat.models.grouped import GroupSeparation
@@ -46,7 +47,9 @@ def build_networks(
     model = hydra.utils.instantiate(
         {key: cfg.model[key] for key in cfg.model if key not in Start._fields}, _convert_="all"
     )
-    builder = started(reading(model, facts.vocabulary), "model.{}", given.weights, given.fresh)
+    builder = started(
+        _networks_of(reading(model, facts.vocabulary), "model"), "model.{}", given.weights, given.fresh
+    )
     structure = hydra.utils.instantiate(cfg.structure, _convert_="all")
     pool = hydra.utils.instantiate(cfg.pool, _convert_="all")
     seed = config["seed"]
@@ -76,6 +79,24 @@ def build_networks(
     return separated(structure, base, seeded, facts.class_counts, facts.classes, seed)
 
 
+def _networks_of(build: Callable[..., Any], key: str) -> Callable[..., Network]:
+    """Give a builder that refuses what is no network.
+
+    Args:
+        build: The builder.
+        key: Of its section.
+    """
+
+    def make(*, num_classes: int, **shape: Any) -> Network:
+        network = held_to(Network, build(num_classes=num_classes, **shape), key)
+        if network.last_layer.out_features != num_classes:
+            rule = f"end with {num_classes} outputs, one for each class"
+            raise ConfigError.rule(key, rule, network.last_layer)
+        return network
+
+    return make
+
+
 def _of_levels(levels: WidthLevels, build: Callable[[], Network], config: dict[str, Any]) -> WidthNetworks:
     if config["diagnostics"]:
         rule = "be none for clients with fewer neurons (structure=widths)"
@@ -97,7 +118,10 @@ def _pooled(
     weights, fresh = pool.weights or {}, pool.fresh or {}
     models = {
         name: started(
-            reading(build, facts.vocabulary), f"pool.{{}}.{name}", weights.get(name), fresh.get(name, ())
+            _networks_of(reading(build, facts.vocabulary), f"pool.models.{name}"),
+            f"pool.{{}}.{name}",
+            weights.get(name),
+            fresh.get(name, ()),
         )
         for name, build in pool.models.items()
     }

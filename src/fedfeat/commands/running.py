@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from fedfeat.commands.assembly import build_data, build_experiment, is_primary
+from fedfeat.commands.assembly import build_experiment, is_primary
+from fedfeat.commands.parts import build_data
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import check_objective
 from fedfeat.config.rules import check, check_complete

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fedfeat.config.annotations import Parameters, classes_taken, condition, makes_object, parameters, record
-from fedfeat.config.explain import as_user_error
+from fedfeat.config.explain import as_user_error, told
 from fedfeat.config.hints import unknown_key
 from fedfeat.config.imports import imported
 from fedfeat.config.rule_table import BESIDE
-from fedfeat.errors import ConfigError
+from fedfeat.errors import ConfigError, root_cause
 
 
 def check_targets(config: Mapping[str, Any], prefix: str = "") -> None:
@@ -82,10 +82,15 @@ def _imported(path: Any, key: str) -> Callable[..., Any]:
         found: Callable[..., Any] = imported(path)
     except Exception as error:
         # A module of ours may say itself what it lacks.
-        raise as_user_error(error) or ConfigError.rule(
-            key, "name something that can be imported", path
-        ) from error
+        raise as_user_error(error) or _unimported(key, path, root_cause(error)) from error
     return found
+
+
+def _unimported(key: str, path: Any, cause: BaseException) -> ConfigError:
+    rule = "name something that can be imported"
+    if isinstance(cause, ModuleNotFoundError) and str(path).startswith(str(cause.name)):
+        return ConfigError.rule(key, rule, path)
+    return ConfigError(f"{key} must {rule}, but {path} says: {told(cause)}.")
 
 
 def _sections(value: Any, place: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -11,11 +11,11 @@ from hydra.errors import (
     OverrideParseException,
 )
 from omegaconf import DictConfig
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from fedfeat.config.hints import unknown_key
 from fedfeat.config.search_path import CONFIGS, options_in
-from fedfeat.errors import ConfigError, UserError
+from fedfeat.errors import ConfigError, UserError, own_place
 
 # Lines that Hydra and OmegaConf add for programmers.
 _ASIDES = (
@@ -26,11 +26,12 @@ _ASIDES = (
 _NO_RESULT = re.compile(r"Job (\S+) \(task: \d+\) with path (.+)_result\.pkl\nhas not .*\(state: (.*)\)")
 _FAILED = re.compile(r"Job \(task=\d+\) failed .*?\n-+\n(.*)\n-+\n.*at paths:\n  - (.+?)\n", re.DOTALL)
 # Of ours, an error that is no refusal is a mistake in the program.
-_MADE = re.compile(r"Error in call to target '(?!fedfeat\.)([^']+)'.*full_key: (\S+)", re.DOTALL)
+_MADE = re.compile(r"Error in call to target '(?!fedfeat\.)([^']+)'(?:.*full_key: (\S+))?", re.DOTALL)
 # A part that is built around another has none where it takes the other's place itself.
 _LACKS = re.compile(
     r"'fedfeat\.\S+\.(\w+)'.*missing \d+ required .*?arguments?: '(\w+)'.*full_key: (\S+)", re.DOTALL
 )
+_DELETED = re.compile(r"Could not delete from config\. '(\S+)' does not exist")
 _SEVERAL = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*?)'\n")
 _TWICE = re.compile(r"Multiple values for ([^\s.]+)|(\S+) appears more than once")
 
@@ -45,8 +46,18 @@ def explain(error: BaseException) -> str:
         return f"{place} must be usable for this run, but the system says: {error.strerror}."
     if type(error).__module__.partition(".")[0] == "submitit" and (lost := _of_job(str(error))):
         return lost
+    return f"{told(error, '; debug=true shows where')}."
+
+
+def told(error: BaseException, more: str = "") -> str:
+    """Give what an error says, its type, and the innermost line that is of no installed package and not ours.
+
+    Args:
+        error: The error.
+        more: What is said beside the type.
+    """
     text = _without_asides(str(error)) or "no message"
-    return f"{text.rstrip('.')} ({type(error).__name__}; debug=true shows where)."
+    return f"{text.rstrip('.')} ({type(error).__name__}{own_place(error)}{more})"
 
 
 def as_user_error(error: BaseException) -> UserError | None:
@@ -78,9 +89,11 @@ def _of_library(error: BaseException) -> ConfigError | None:
     if isinstance(error, ConfigCompositionException) and (twice := _TWICE.match(str(error))):
         group = twice[1] or twice[2]
         return ConfigError(
-            f"{group} must be chosen once, but it is twice; a group that has an option takes another as {group}=<name>, "
-            "and --multirun goes through several with commas between."
+            f"{group} must be chosen once, but it is twice; a group that has an option takes another as "
+            f"{group}=<name>, and --multirun goes through several with commas between."
         )
+    if isinstance(error, ConfigCompositionException) and (deleted := _DELETED.match(str(error))):
+        return ConfigError(f"{deleted[1]} must have a value to be deleted, but it has none.")
     if isinstance(error, ConfigCompositionException) and (several := _SEVERAL.match(str(error))):
         key, values = several.groups()
         return ConfigError(
@@ -95,15 +108,20 @@ def _of_library(error: BaseException) -> ConfigError | None:
         section = parent if isinstance(parent, DictConfig) else None
         return unknown_key(error.full_key or "", known, target, section)
     if isinstance(error, InstantiationException) and (made := _MADE.search(str(error))) and error.__cause__:
-        return ConfigError(
-            f"{made[2]} must be what {made[1]} takes, but that says: {_one_line(str(error.__cause__))}"
-        )
+        target, key = made.groups()
+        said = _one_line(str(error.__cause__)).rstrip(".")
+        # What a run knows, such as a network's shape, it hands on to what the option leaves open.
+        late = "missing" in said and key in (None, "algorithm.client")
+        end = ", unless _partial_: true leaves it to the run" if late else ""
+        return ConfigError(f"{key or target} must be what {target} takes, but that says: {said}{end}.")
     if isinstance(error, InstantiationException) and (lacks := _LACKS.search(str(error))):
         kind, name, key = lacks.groups()
         return ConfigError(f"{key}.{name} must be given to {kind}, but it is not there.")
     if isinstance(error, OmegaConfBaseException) and error.full_key:
-        reason = _without_asides(str(error))
-        return ConfigError(f"{error.full_key} must have a value, but it has none: {reason}.")
+        reason = _without_asides(str(error)).rstrip(".")
+        typed = isinstance(error, ValidationError)
+        end = "be of its type, but it is not" if typed else "have a value, but it has none"
+        return ConfigError(f"{error.full_key} must {end}: {reason}.")
     return None
 
 

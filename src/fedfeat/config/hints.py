@@ -10,6 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from fedfeat.config.search_path import folders, options_in
 from fedfeat.errors import ConfigError
 
+_SHOWN = 6
+"""So many options are named."""
+
 
 def unknown_key(
     key: str, known: Iterable[str], target: str | None = None, section: DictConfig | None = None
@@ -24,9 +27,9 @@ def unknown_key(
     """
     if found := _owners(key, folders(())):
         group, owners = found
-        return ConfigError.unknown(
-            key, known, f"it is a key of {_listed(f'{group}={one}' for one in owners)}"
-        )
+        options = _listed(f"{group}={one}" for one in owners)
+        shown = options if len(owners) <= _SHOWN else f"{len(owners)} options of {group}"
+        return ConfigError.unknown(key, known, f"it is a key of {shown}")
     above, dot, name = key.rpartition(".")
     if section is not None and (places := list(_places(OmegaConf.to_container(section), name, above + dot))):
         return ConfigError.unknown(key, known, f"there is {_listed(places)}")

@@ -31,6 +31,9 @@ class Examples:
     inputs_sha256: str | None = None
 
     def __post_init__(self) -> None:
+        for name, found in (("inputs", self.inputs), ("labels", self.labels)):
+            if not isinstance(found, Tensor):
+                raise DataError(f"{name} must be a tensor, but they are a {type(found).__qualname__}.")
         sizes = {"labels": len(self.labels)} | {name: len(column) for name, column in self.columns.items()}
         for name, size in sizes.items():
             if size != len(self.inputs):
@@ -85,6 +88,12 @@ class Dataset:
     vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
+        x = self.train.inputs
+        if x.dtype == torch.uint8 and (x.ndim != 4 or not len(self.mean) == len(self.std) == x.shape[1]):
+            raise DataError(
+                f"{self.name} must have images (N, C, H, W), and a mean and a std for each of C, where inputs are "
+                f"uint8, but they are {_kind(x)}, with {len(self.mean)} and {len(self.std)}."
+            )
         for split, examples in (("training", self.train), ("test", self.test)):
             if len(examples) == 0:
                 raise DataError(f"{self.name} must have at least one {split} example, but it has none.")

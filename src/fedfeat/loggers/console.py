@@ -82,9 +82,11 @@ class ConsoleLogger(RoundLogger):
         self._console.print(summary_table(summary))
         for name, path in self._pictures.items():
             self._print(f"{name}: {_from_here(path)}")
-        if self._run.kind == "run":
+        # Networks of a pool have no neurons in common.
+        if self._run.kind == "run" and not self._run.config.get("pool"):
             self._print("Which class each neuron works for, of each client:")
-            self._print(f"  uv run fedfeat-features {_from_here(self._run.run_dir)} --refit")
+            uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in os.environ else ""
+            self._print(f"  {uv}fedfeat-features {_from_here(self._run.run_dir)} --refit")
 
     def close(self, failed: bool = False) -> None:
         """Leave the bar as it stands."""

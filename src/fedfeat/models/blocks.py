@@ -10,7 +10,8 @@ from torch import nn
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import ConfigError
 from fedfeat.models.draws import drawn, xavier
-from fedfeat.models.network import Block, Network, feature_shape
+from fedfeat.models.network import Block, Network
+from fedfeat.models.shapes import feature_shape
 
 Norm = Literal["none", "bn", "gn"]
 Init = Literal["xavier", "default"]

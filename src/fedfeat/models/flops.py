@@ -12,7 +12,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
-from fedfeat.models.network import Network, dtype_of, meta_state
+from fedfeat.errors import ConfigError
+from fedfeat.models.network import Network
+from fedfeat.models.shapes import dtype_of, meta_state
 
 
 def forward_flops(network: Network, batch: int = 2) -> int:
@@ -45,7 +47,11 @@ def _count(part: nn.Module, network: Network, batch: int, backward: bool) -> int
     formulas = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with torch.set_grad_enabled(backward), _any_momentum(part), counter:
-        output = functional_call(part, meta_state(part), (x,))
+        try:
+            output = functional_call(part, meta_state(part), (x,))
+        except RuntimeError as error:
+            rule = f"model must take inputs of the shape {network.input_shape}"
+            raise ConfigError(f"{rule}, but that says: {str(error).rstrip('.')}.") from error
         if backward:
             output.sum().backward()
     return counter.get_total_flops() // batch

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from torch import nn
 
 from fedfeat.errors import ConfigError
-from fedfeat.models.network import Block, Network, output_shape
+from fedfeat.models.network import Block, Network
+from fedfeat.models.shapes import output_shape
 
 
 class Cut(NamedTuple):

@@ -19,7 +19,8 @@ from fedfeat.errors import ConfigError
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.grouped_layers import GroupedLinear, grouped_conv, owned
-from fedfeat.models.network import Network, output_shape
+from fedfeat.models.network import Network
+from fedfeat.models.shapes import output_shape
 
 Op = Literal["conv", "multi", "single"]
 Concat = Literal["global_first", "local_first"]

@@ -20,7 +20,8 @@ from fedfeat.models.class_map import ClassMap, class_sets
 from fedfeat.models.draws import draw_layers
 from fedfeat.models.group_plan import numbered_layers
 from fedfeat.models.grouped_layers import ClassSets, group_rows
-from fedfeat.models.network import Block, Network, output_shape
+from fedfeat.models.network import Block, Network
+from fedfeat.models.shapes import output_shape
 
 DEPTH = any_of(one_of("last6", "auto"), INTEGER, text="be last6, auto or a number of layers")
 WIDTH_FACTOR = any_of(interval("(0, inf)"), one_of("match"), text="be above 0, or match")

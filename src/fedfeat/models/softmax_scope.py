@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedfeat.errors import ConfigError
 from fedfeat.models.class_map import kept_sets
 from fedfeat.models.grouped import GroupedNetwork
-from fedfeat.models.network import dtype_of
+from fedfeat.models.shapes import dtype_of
 
 SoftmaxScope = Literal["all", "present_classes", "kept_groups", "balanced"]
 """All logits that the network has, those of groups that hold a class of the client, or those of its classes alone;

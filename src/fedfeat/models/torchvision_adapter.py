@@ -12,7 +12,8 @@ from fedfeat.models.blocks import NORM_GROUPS, Size, image_channels, make_norm, 
 from fedfeat.models.draws import Draw, LinearLayer, draw_layers, he_fan_out, zero_bias
 from fedfeat.models.grouped_conv import like_conv
 from fedfeat.models.grouped_layers import ClassLinear
-from fedfeat.models.network import Block, Network, feature_shape
+from fedfeat.models.network import Block, Network
+from fedfeat.models.shapes import feature_shape
 
 RESNETS = ("resnet", "resnext", "wide_resnet")
 FEATURE_NETS = ("alexnet", "vgg", "mobilenet", "efficientnet")

@@ -26,7 +26,7 @@ from fedfeat.rounds.sampling import sample_stragglers
 from fedfeat.rounds.tally import COUNTERS, Meter, Tally
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.records import RoundRecord
-from fedfeat.server import Server
+from fedfeat.server import Server, aggregated
 from fedfeat.tree import ByteCounter, num_bytes
 from fedfeat.types import Answer, Update
 
@@ -114,7 +114,7 @@ class _Loop:
         state = self._surveyed(progress.state, round_idx, cohort, tally)
         before = tally.counters["time/fit_s"]
         updates = self._updates(round_idx, self._turns(state, round_idx, cohort, tally), tally)
-        state = self.server.aggregate(state, updates)
+        state = aggregated(self.server, state, updates)
         for _ in updates:  # everyone trains, whatever the server half makes of it
             pass
         tally.computed(self.meter.drained())

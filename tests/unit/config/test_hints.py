@@ -1,5 +1,7 @@
 """Keys that stand where nothing reads them: what is said besides, so that the right one is found."""
 
+import re
+
 import pytest
 from hydra.errors import ConfigCompositionException
 
@@ -42,6 +44,11 @@ def test_the_sentence_ends_with_where_the_key_is_known(words, end):
     assert said.endswith(end), said
 
 
+def test_of_many_options_that_have_a_key_only_the_number_is_given():
+    said = str(unknown_key("algorithm.client.softmax_scope", ["model"]))
+    assert re.search(r"; it is a key of \d\d options of algorithm/client\.$", said)
+
+
 def test_a_part_names_the_options_that_have_its_key_too():
     assert str(unknown_key("schedule.gamma", ["floor"])).endswith(
         "; it is a key of schedule=exponential, schedule=milestones and schedule=step."
@@ -57,6 +64,8 @@ def test_a_part_names_the_options_that_have_its_key_too():
          "[ ]."),
         ("algorithm=fed2,fedavg", "algorithm must be one value, but it is fed2,fedavg; --multirun goes through "
          "several, and a list stands in [ ]."),
+        ("~seeed", "seeed must have a value to be deleted, but it has none."),
+        ("~model.seeed", "model.seeed must have a value to be deleted, but it has none."),
         ("algorithm=[fed2,fedavg]", "algorithm/server must be chosen once, but it is twice; a group that has an option "
          "takes another as algorithm/server=<name>, and --multirun goes through several with commas between."),
         ("algorithm=[fedavg,fed2]", "algorithm/client must be chosen once, but it is twice; a group that has an option "

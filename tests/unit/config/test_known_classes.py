@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf, open_dict, read_write
 
-from fedfeat.commands.assembly import build_data
+from fedfeat.commands.parts import build_data
 from fedfeat.commands.python import composed
 from fedfeat.config.known_classes import _CLASSES, broken_by_classes, known_classes
 from fedfeat.data.torchvision_sets import named

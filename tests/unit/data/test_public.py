@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from fedfeat.commands.assembly import build_data
+from fedfeat.commands.parts import build_data
 from fedfeat.config.choices import CONFIGS
 from fedfeat.data.digits import digits
 from fedfeat.data.examples import Dataset, Examples

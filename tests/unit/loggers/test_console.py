@@ -70,20 +70,27 @@ def test_targets_that_one_round_has_reached_share_a_row():
     assert "to 0.8" in text
 
 
-@pytest.mark.parametrize(("kind", "says_more"), [("run", True), ("sweep", False)])
+@pytest.mark.parametrize(
+    ("kind", "config", "says_more"),
+    [("run", {"pool": None}, True), ("sweep", {}, False), ("run", {"pool": {"networks": 2}}, False)],
+)
+@pytest.mark.parametrize("uv", ["", "uv run "])
 def test_the_last_lines_name_the_pictures_from_here_and_what_draws_more(
-    tmp_path, monkeypatch, kind, says_more
+    tmp_path, monkeypatch, kind, config, says_more, uv
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
+    if uv:
+        monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
     out = console(False)
     logger = ConsoleLogger(out)
-    logger.start(RunInfo(tmp_path / "run", "digits-fed2", words=RunWords(kind=kind)))
+    logger.start(RunInfo(tmp_path / "run", "digits-fed2", config=config, words=RunWords(kind=kind)))
     for name in ("encoding_1", "encoding_2"):
         logger.picture("encoding", tmp_path / "run" / "figures" / f"{name}.png")
     logger.picture("overview", tmp_path.parent / "elsewhere.png")
     logger.finish(SUMMARY)
     pictures = ["encoding: run/figures/encoding_2.png", f"overview: {tmp_path.parent / 'elsewhere.png'}"]
-    more = ["Which class each neuron works for, of each client:", "  uv run fedfeat-features run --refit"]
+    more = ["Which class each neuron works for, of each client:", f"  {uv}fedfeat-features run --refit"]
     assert out.file.getvalue().splitlines()[-4 if says_more else -2 :] == pictures + more * says_more
 
 

@@ -2,11 +2,13 @@ import pytest
 import torch
 from torch import nn
 
+from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import conv_block, fc_blocks, make_norm
 from fedfeat.models.cnn import digits_cnn
 from fedfeat.models.hetero import hetero_cnn
 from fedfeat.models.mlp import mlp
-from fedfeat.models.network import Network, feature_shape, output_shape
+from fedfeat.models.network import Network
+from fedfeat.models.shapes import feature_shape, output_shape
 from fedfeat.models.vgg import vgg9
 
 
@@ -78,10 +80,16 @@ def test_last_layer_name_is_the_prefix_of_its_parameters():
 
 
 def test_names_must_differ_and_the_end_must_be_linear():
-    with pytest.raises(ValueError, match="names must differ"):
+    with pytest.raises(
+        ConfigError, match=r"^model must have blocks of different names, but it is \['a', 'a'\]"
+    ):
         Network([("a", linear_block(2, 2))], [("a", linear_block(2, 2))], (2,), 2)
-    with pytest.raises(ValueError, match="last block must be"):
+    with pytest.raises(ConfigError, match=r"^model must end with an nn\.Linear, but it is ReLU\(\)"):
         Network([], [("a", nn.Sequential(nn.ReLU()))], (2,), 2)
+    with pytest.raises(
+        ConfigError, match=r"^model must have blocks that are nn\.Sequential, as a, but it is 'Linear'"
+    ):
+        Network([("a", nn.Linear(2, 2))], [("b", linear_block(2, 2))], (2,), 2)
 
 
 def test_dry_run_draws_no_random_numbers_and_moves_no_statistics():

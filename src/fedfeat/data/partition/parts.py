@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedfeat.errors import DataError
-
 
 class Parts(NamedTuple):
     """Index sets of all clients as two flat arrays, so that 10,000 clients cost no more than 10.
@@ -133,21 +131,6 @@ class ClientSplit(NamedTuple):
 def owners_of(parts: Parts) -> np.ndarray:
     """Give the client that holds each entry of ``parts.indices``."""
     return np.repeat(np.arange(parts.num_clients), np.diff(parts.offsets))
-
-
-def check_owners(parts: Parts) -> None:
-    """Refuse parts that give an example to several clients, or to one twice.
-
-    Raises:
-        DataError: Names the first such example.
-    """
-    if has_overlaps(parts):
-        shared = np.flatnonzero(np.bincount(parts.indices) > 1)
-        owners = sorted({int(k) for k in owners_of(parts)[parts.indices == shared[0]]})
-        raise DataError(
-            "partition must give no example to several clients where they see it alike, "
-            f"but example {shared[0]} is with the clients {owners}."
-        )
 
 
 def class_counts(parts: Parts, labels: np.ndarray, num_classes: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedfeat.config.conditions import Count, Positive, Share
 from fedfeat.data.partition import index_sets
+from fedfeat.data.partition.checks import check_owners, check_parts
 from fedfeat.data.partition.parts import (
     ClassTestParts,
     ClientSplit,
@@ -16,7 +17,6 @@ from fedfeat.data.partition.parts import (
     Parts,
     Population,
     TestParts,
-    check_owners,
     class_counts,
     has_overlaps,
     hold_out,
@@ -78,6 +78,7 @@ class Scheme(ABC):
             test_columns or {},
         )
         parts, test = self.assign(population, numpy_generator(seed, "partition"))
+        check_parts(type(self).__name__, parts, test, population, self.merged)
         if not self.may_overlap:
             check_owners(parts)
         if test is None:

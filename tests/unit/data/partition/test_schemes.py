@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from fedfeat.data.partition import schemes
+from fedfeat.data.partition.checks import check_owners
 from fedfeat.data.partition.parts import (
     ClassTestParts,
     IndexTestParts,
     Parts,
-    check_owners,
     class_counts,
     hold_out,
 )

@@ -1,0 +1,65 @@
+"""What schemes of one's own may give."""
+
+import numpy as np
+import pytest
+
+from fedfeat.data.partition.checks import check_parts
+from fedfeat.data.partition.parts import ClassTestParts, IndexTestParts, Parts, Population
+from fedfeat.errors import DataError
+
+POPULATION = Population(np.arange(6) % 2, np.arange(4) % 2, 2, 2, {}, {})
+GOOD = Parts(np.array([0, 2, 1, 5]), np.array([0, 2, 4]))
+
+
+def parts(indices, offsets):
+    return Parts(np.array(indices), np.array(offsets))
+
+
+def test_parts_of_all_kinds_pass():
+    tests = IndexTestParts(parts([3, 0], [0, 0, 2]))
+    for test in (None, tests, ClassTestParts(np.ones((2, 2), dtype=bool), POPULATION.test_labels)):
+        check_parts("Mine", GOOD, test, POPULATION, merged=False)
+    # Merged ones count on through the test set.
+    check_parts(
+        "Mine", parts([9, 0], [0, 1, 2]), IndexTestParts(parts([8], [0, 0, 1])), POPULATION, merged=True
+    )
+    check_parts("Mine", GOOD._replace(indices=GOOD.indices.astype(np.int32)), None, POPULATION, merged=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ([np.arange(6)], "Parts, but it gives a list."),
+        (parts([0.5, 1], [0, 1, 2]), "indices and offsets that are flat arrays of integers, but they are float64 of "
+         "the shape (2,) and int64 of the shape (3,)."),
+        (parts([[0, 1]], [0, 1, 2]), "indices and offsets that are flat arrays of integers, but they are int64 of "
+         "the shape (1, 2) and int64 of the shape (3,)."),
+        (parts([0, 1], [0, 2]), "3 offsets that rise from 0 to its 2 indices, one more than there are clients, but "
+         "they are 0, 2."),
+        (parts([0, 1], [1, 1, 2]), "3 offsets that rise from 0 to its 2 indices, one more than there are clients, but "
+         "they are 1, 1, 2."),
+        (parts([0, 1], [0, 1, 1]), "3 offsets that rise from 0 to its 2 indices, one more than there are clients, but "
+         "they are 0, 1, 1."),
+        (parts([0, 1, 2], [0, 4, 3]), "3 offsets that rise from 0 to its 3 indices, one more than there are clients, "
+         "but they are 0, 4, 3."),
+        (parts([0, 6], [0, 1, 2]), "indices from 0 to 5, but one is 6."),
+        (parts([0, -1], [0, 1, 2]), "indices from 0 to 5, but one is -1."),
+    ],
+)  # fmt: skip
+def test_what_is_no_split_is_refused(given, sentence):
+    with pytest.raises(DataError) as caught:
+        check_parts("Mine", given, None, POPULATION, merged=False)
+    assert str(caught.value) == f"Mine.assign must give {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("test", "sentence"),
+    [
+        (GOOD, "Mine.assign must give None or IndexTestParts for the test set, but it gives a Parts."),
+        (IndexTestParts(GOOD), "Mine.assign for the test set must give indices from 0 to 3, but one is 5."),
+    ],
+)
+def test_so_are_test_parts(test, sentence):
+    with pytest.raises(DataError) as caught:
+        check_parts("Mine", GOOD, test, POPULATION, merged=False)
+    assert str(caught.value) == sentence
