@@ -1,17 +1,22 @@
 """The pages tell the truth: paths exist, code equals its file, examples run, command lines compose."""
 
 import re
+import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from harness import parties
 
+import fedfeat
+from fedfeat import algorithms
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.commands.python import composed
 from fedfeat.config.annotations import condition, parameters
+from fedfeat.errors import ConfigError
 from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.verdicts import Verdicts
 
@@ -123,6 +128,30 @@ def test_the_example_data_set_loads(tmp_path):
     assert dataset.num_classes == 2
     assert dataset.train.labels.tolist() == [0, 1, 1, 0]
     assert dataset.mean == pytest.approx([17.5 / 255])
+
+
+def test_the_files_of_the_example_method_make_it_run(tmp_path, monkeypatch):
+    name = "fedfeat.algorithms.mine"
+    module = ModuleType(name)
+    (code,) = (block for block in blocks(TEXTS["README.md"], "python") if "class ProximalClient" in block)
+    exec(compile(code, "README.md", "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(algorithms, "mine", module, raising=False)
+    (files,) = blocks(TEXTS["README.md"], "yaml")
+    for text, path in re.findall(r"^(\{.*\})  # ([\w/]+\.yaml)", files, re.MULTILINE):
+        file = tmp_path / "conf" / "algorithm" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    words = [
+        f"hydra.searchpath=[file://{tmp_path}/conf]",
+        "algorithm=mine",
+        "algorithm.client.mu=0.5",
+        "logger=quiet",
+    ]
+    run = fedfeat.run([*words, "federation.num_rounds=1", "trainer=cpu", f"hydra.run.dir={tmp_path}/run"])
+    assert run.summary["algorithm"] == "mine"
+    with pytest.raises(ConfigError, match=r"^algorithm\.server\.beta must be"):
+        fedfeat.run([*words, "algorithm.server.beta=2"])
 
 
 def test_the_campaign_of_the_page_is_one_and_its_runs_compose(tmp_path):

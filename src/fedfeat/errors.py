@@ -78,11 +78,16 @@ def root_cause(error: BaseException) -> BaseException:
     return error
 
 
+def is_own(filename: str) -> bool:
+    """Whether a file of code is neither ours nor of an installed package."""
+    return Path(filename).is_file() and not filename.startswith(_INSTALLED)
+
+
 def own_place(error: BaseException) -> str:
     """Say where an error comes from, as `` in FILE:LINE``, if that is neither ours nor of an installed package.
 
     It is the innermost such line that the first of its causes has passed through.
     """
     places = traceback.extract_tb(root_cause(error).__traceback__)
-    own = [one for one in places if Path(one.filename).is_file() and not one.filename.startswith(_INSTALLED)]
+    own = [one for one in places if is_own(one.filename)]
     return f" in {own[-1].filename}:{own[-1].lineno}" if own else ""

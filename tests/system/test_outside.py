@@ -136,6 +136,7 @@ def test_help_and_refusals_know_her_options(outside, lines):
         "algorithm/client": "calm",
         "model": "slim",
         "data": "wine",
+        "partition": "ladder",
     }.items():
         assert option in listed[group].split(", ")
     words = lines["first"]
@@ -189,6 +190,15 @@ def test_presets_and_groups_of_a_folder(outside, lines):
     config = (outside.folder / "runs" / "pilot" / "config.yaml").read_text()
     assert "study:\n  rounds: 2\n" in config
     assert outside.summary("pilot")["num_rounds"] == 2
+    facts = json.loads((outside.folder / "runs" / "pilot" / "data.json").read_text())
+    assert [sum(counts) for counts in facts["class_counts"]] == [
+        9,
+        19,
+        29,
+        38,
+        47,
+    ]  # of 142: 1/15, 2/15 and so on
+    assert json.loads((outside.folder / "runs" / "pilot" / "own_code.json").read_text()).keys() == {"calm"}
 
 
 def test_the_lines_of_python(outside):

@@ -22,6 +22,7 @@ from fedfeat.files import atomic_write_text
 from fedfeat.runs import directory as rundir
 from fedfeat.runs.data_facts import DataFacts, check_same_data
 from fedfeat.runs.leftovers import sweep
+from fedfeat.runs.own_code import note_own_code, warn_of_other_code
 from fedfeat.runs.sweep_names import directory_name
 from fedfeat.runs.weight_files import note_weights
 
@@ -74,6 +75,8 @@ def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[s
         raise CheckpointError(
             f"hydra.run.dir must be a new directory under resume=never, but {run_dir} holds a run."
         )
+    if primary:
+        warn_of_other_code(run_dir, config)
     summary = rundir.finished_summary(run_dir)
     if summary is not None:
         _check_examples(cfg, config, run_dir)
@@ -128,6 +131,7 @@ def _write(experiment: "Experiment", cfg: DictConfig, config: dict[str, Any], ru
     """Write what a run directory holds before the first round."""
     with ExitStack() as undone:
         undone.callback(experiment.executor.close)  # the disk may be full
+        note_own_code(run_dir, config)
         rundir.write_config(run_dir, OmegaConf.to_yaml(OmegaConf.create(config)), _hydra_files(cfg))
         DataFacts.of(experiment.data).write(run_dir)
         note_weights(run_dir, config)

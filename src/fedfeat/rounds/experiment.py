@@ -103,8 +103,7 @@ class Experiment:
         watch, asked = FiniteWatch(), self.asked
         for progress, found in rounds:
             record = watch.noted(found)
-            if record.evaluated and record.round_idx:
-                asked = _answered(asked, record)
+            asked = _answered(asked, record)
             note(kept, record, self.targets, self.target_metric, self.stop_at)
             for logger in self.loggers:
                 logger.log(record)
@@ -197,6 +196,8 @@ class Experiment:
 
 def _answered(asked: Mapping[str, str | None], record: RoundRecord) -> Mapping[str, str | None]:
     """See after the first evaluated round that what is asked for is there or may come; then nothing is asked for."""
+    if not (record.evaluated and record.round_idx):
+        return asked
     for key in check_measured(asked, record.metrics):
         _log.warning("Round %d has no metric %s, which %s names.", record.round_idx, asked[key], key)
     return {}

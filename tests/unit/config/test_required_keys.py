@@ -30,7 +30,7 @@ def test_a_configuration_without_a_required_key_is_refused(key):
 
 def test_every_key_that_is_read_by_its_name_is_required():
     commands = Path(__file__).parents[3] / "src/fedfeat/commands"
-    text = "".join((commands / name).read_text() for name in ("assembly.py", "networks.py"))
+    text = "".join((commands / name).read_text() for name in ("assembly.py", "parts.py", "networks.py"))
     parts = re.findall(r'\bconfig((?:\["\w+"\])+)', text)
     read = {".".join(re.findall(r"\w+", part)) for part in parts}
     for section in ("federation", "scenario"):

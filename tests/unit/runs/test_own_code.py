@@ -1,0 +1,58 @@
+"""Code of one's own that a run was made by."""
+
+import logging
+
+import pytest
+
+from fedfeat.runs.own_code import FILE, digests, note_own_code, warn_of_other_code
+
+CONFIG = {
+    "algorithm": {"client": {"_target_": "its_method.half.Client"}, "server": {"_target_": "fedfeat.server.Server"}},
+    "optimizer": {"_target_": "torch.optim.SGD"},
+    "model": {"_target_": "its_model.slim"},
+    "data": {"loader": {"_target_": "no_such_module.load"}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    package = tmp_path / "its_method"
+    (package / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "half.py", "inner/more.py"):
+        (package / name).write_text("")
+    (tmp_path / "its_model.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_packages_and_modules_of_one_s_own_have_a_digest_and_nothing_else(code):
+    assert [*digests(CONFIG)] == ["its_method", "its_model"]
+
+
+@pytest.mark.parametrize("file", ["its_method/__init__.py", "its_method/inner/more.py", "its_model.py"])
+def test_what_has_changed_since_a_run_began_is_said_once_each_start(code, tmp_path, caplog, file):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    note_own_code(run_dir, CONFIG)
+    (run_dir / "config.yaml").touch()
+    with caplog.at_level(logging.WARNING, "fedfeat"):
+        warn_of_other_code(run_dir, CONFIG)
+        assert not caplog.messages
+        (code / file).write_text("x = 1\n")
+        note_own_code(run_dir, CONFIG)  # it goes on: what it began with stays
+        warn_of_other_code(run_dir, CONFIG)
+    name = file.partition("/")[0].removesuffix(".py")
+    assert caplog.messages == [
+        f"{name} has changed since the run in {run_dir} began; another hydra.run.dir begins anew with the new code."
+    ]
+
+
+@pytest.mark.parametrize("text", [None, "", "[1]", "{"])
+def test_a_run_that_says_nothing_of_it_is_left_alone(code, tmp_path, caplog, text):
+    (tmp_path / "config.yaml").touch()  # of a run that has begun before
+    if text is not None:
+        (tmp_path / FILE).write_text(text)
+    note_own_code(tmp_path, CONFIG)
+    warn_of_other_code(tmp_path, CONFIG)
+    assert not caplog.messages
+    assert (tmp_path / FILE).exists() == (text is not None)
