@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+import yaml
 from harness import parties
 
 import fedfeat
@@ -138,10 +139,10 @@ def test_the_files_of_the_example_method_make_it_run(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(algorithms, "mine", module, raising=False)
     (files,) = blocks(TEXTS["README.md"], "yaml")
-    for text, path in re.findall(r"^(\{.*\})  # ([\w/]+\.yaml)", files, re.MULTILINE):
+    for path, content in yaml.safe_load(files).items():
         file = tmp_path / "conf" / "algorithm" / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        file.write_text(yaml.safe_dump(content))
     words = [
         f"hydra.searchpath=[file://{tmp_path}/conf]",
         "algorithm=mine",

@@ -12,6 +12,8 @@ DIVERGED = "holds values that are not finite"
 
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 _INSTALLED = (str(Path(__file__).parent), *(sysconfig.get_path(kind) for kind in _KINDS))
+# Those of a user or of the system, which an environment may see as well.
+_PACKAGES = {"site-packages", "dist-packages"}
 
 
 class UserError(Exception):
@@ -80,7 +82,8 @@ def root_cause(error: BaseException) -> BaseException:
 
 def is_own(filename: str) -> bool:
     """Whether a file of code is neither ours nor of an installed package."""
-    return Path(filename).is_file() and not filename.startswith(_INSTALLED)
+    path = Path(filename)
+    return path.is_file() and not filename.startswith(_INSTALLED) and _PACKAGES.isdisjoint(path.parts)
 
 
 def own_place(error: BaseException) -> str:
