@@ -58,7 +58,13 @@ def _files(root: str) -> list[Path]:
     if spec is None or not spec.origin or not is_own(spec.origin):
         return []
     file = Path(spec.origin)
-    return sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+    return _of_package(file.parent) if file.name == "__init__.py" else [file]
+
+
+def _of_package(folder: Path) -> list[Path]:
+    """List the Python files of a package and of those within it, and look into no other folder, such as one of data."""
+    inner = sorted(path.parent for path in folder.glob("*/__init__.py"))
+    return [*sorted(folder.glob("*.py")), *(file for one in inner for file in _of_package(one))]
 
 
 def _sha256(files: list[Path]) -> str:

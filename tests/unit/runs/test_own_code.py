@@ -18,7 +18,8 @@ CONFIG = {
 def code(tmp_path, monkeypatch):
     package = tmp_path / "its_method"
     (package / "inner").mkdir(parents=True)
-    for name in ("__init__.py", "half.py", "inner/more.py"):
+    (package / "data").mkdir()
+    for name in ("__init__.py", "half.py", "inner/__init__.py", "inner/more.py", "data/prepared.py"):
         (package / name).write_text("")
     (tmp_path / "its_model.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -30,6 +31,12 @@ def test_packages_and_modules_of_one_s_own_have_a_digest_and_nothing_else(code):
 
 
 @pytest.mark.parametrize("file", ["its_method/__init__.py", "its_method/inner/more.py", "its_model.py"])
+def test_a_folder_that_is_no_package_does_not_count(code):
+    before = digests(CONFIG)
+    (code / "its_method" / "data" / "prepared.py").write_text("x = 1\n")
+    assert digests(CONFIG) == before
+
+
 def test_what_has_changed_since_a_run_began_is_said_once_each_start(code, tmp_path, caplog, file):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
