@@ -30,13 +30,13 @@ def test_packages_and_modules_of_one_s_own_have_a_digest_and_nothing_else(code):
     assert [*digests(CONFIG)] == ["its_method", "its_model"]
 
 
-@pytest.mark.parametrize("file", ["its_method/__init__.py", "its_method/inner/more.py", "its_model.py"])
 def test_a_folder_that_is_no_package_does_not_count(code):
     before = digests(CONFIG)
     (code / "its_method" / "data" / "prepared.py").write_text("x = 1\n")
     assert digests(CONFIG) == before
 
 
+@pytest.mark.parametrize("file", ["its_method/__init__.py", "its_method/inner/more.py", "its_model.py"])
 def test_what_has_changed_since_a_run_began_is_said_once_each_start(code, tmp_path, caplog, file):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
