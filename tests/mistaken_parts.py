@@ -68,7 +68,7 @@ class Lists(Scheme):
 
 
 class Other(NamedTuple):
-    params: dict[str, Any]
+    weights: dict[str, Any]
 
 
 class OtherUpload(ClientModule):

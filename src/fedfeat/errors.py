@@ -1,6 +1,7 @@
 """Errors that a user can act on: one sentence that names key, rule and value."""
 
 import difflib
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ DIVERGED = "holds values that are not finite"
 
 
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-_INSTALLED = (str(Path(__file__).parent), *(sysconfig.get_path(kind) for kind in _KINDS))
+_INSTALLED = tuple(f"{one}{os.sep}" for one in (Path(__file__).parent, *map(sysconfig.get_path, _KINDS)))
 # Those of a user or of the system, which an environment may see as well.
 _PACKAGES = {"site-packages", "dist-packages"}
 

@@ -195,6 +195,6 @@ def aggregated(server: Server, state: Any, updates: Iterable[Update]) -> Any:
         ConfigError: There is none, for a method of one's own may have forgotten to give it.
     """
     found = server.aggregate(state, updates)
-    if found is None:
+    if found is None and state is not None:
         raise ConfigError(f"{type(server).__name__}.aggregate must give the new state, but it gives None.")
     return found

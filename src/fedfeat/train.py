@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -22,7 +23,7 @@ from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trac
 from fedfeat.config.command_line import check_options, options_first
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import objective_of
-from fedfeat.errors import UserError
+from fedfeat.errors import ConfigError, UserError
 
 _log = logging.getLogger("fedfeat")
 # Here and not in `main`, for a job on a cluster begins with `_main`.
@@ -50,7 +51,15 @@ def _main(cfg: DictConfig) -> float | None:
     with _of_sweep(" ".join(job.overrides.task)) if job.mode is RunMode.MULTIRUN else _one_sentence(place):
         # As they were given: an interpolation in them may lead nowhere.
         check_arm(OmegaConf.to_container(job.overrides.task, resolve=False))  # type: ignore[arg-type]
+        _check_launcher(job)
         return run(cfg, place)
+
+
+def _check_launcher(job: HydraConf) -> None:
+    """Refuse a launcher that nothing would use: a run without ``--multirun`` is one of this process."""
+    launcher = job.runtime.choices.get("hydra/launcher")
+    if job.mode is RunMode.RUN and launcher not in (None, "basic"):
+        raise ConfigError.rule("hydra/launcher", "be basic without --multirun, which starts jobs", launcher)
 
 
 @contextmanager

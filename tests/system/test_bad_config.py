@@ -87,6 +87,16 @@ BEFORE_ANY_WORK = [
         r"federation\.eval_every must be present, but the configuration has no such key\.",
     ),
     ("removed group", "~schedule", r"schedule must be present, but the configuration has no such key\."),
+    (
+        "a launcher that nothing uses",
+        "hydra/launcher=submitit_local",
+        r"hydra/launcher must be basic (without --multirun, which starts jobs|where the extra .*), but it is",
+    ),
+    (
+        "a type that is not the key's",
+        "hydra.job.chdir=maybe",
+        r"hydra\.job\.chdir must be of its type, but it is not: ",
+    ),
     ("missing value", "seed=???", r"seed must be set, but it is '\?\?\?'"),
     (
         "dangling interpolation",

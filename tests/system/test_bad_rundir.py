@@ -39,10 +39,10 @@ AT_START = [
         r".*/dev/null/run must be usable for this run, but the system says: Not a directory",
     ),
     (
-        "no run directory but the one from where it is started",
+        "a run directory without a name",
         "hydra.run.dir=",
         None,
-        r"hydra\.run\.dir must be a directory of the run's own, but it is .*, from where it is started",
+        r"hydra\.run\.dir must name a directory, but it is ''",
     ),
     (
         "config.yaml is not YAML",

@@ -21,7 +21,7 @@ CLIENT, SERVER = ["algorithm.client._target_="], ["~algorithm.server.weighting",
     ("words", "name", "sentence"),
     [
         (MODEL, "sequential", r"model must make a fedfeat\.models\.network\.Network, but it makes a Sequential\."),
-        (MODEL, "too_few_logits", r"model must end with 10 outputs, one for each class, but it is Linear\("),
+        (MODEL, "too_few_logits", r"model must end with at least 10 outputs, one for each class, but it is Linear\("),
         (MODEL, "unlike_widths", r"model must take inputs of the shape \(1, 8, 8\), but that says: .*\[9, 10\]"),
         (MODEL, "misspelt", r"name 'netwrok' is not defined \(NameError in PLACE; debug=true shows where\)\."),
         (["model._partial_=false", *MODEL], "network", r"mistaken_parts\.network must be what .* takes, but that says: "
@@ -29,8 +29,8 @@ CLIENT, SERVER = ["algorithm.client._target_="], ["~algorithm.server.weighting",
         (DATA, "pair", r"data\.loader must make a fedfeat\.data\.examples\.Dataset, but it makes a tuple\."),
         (DATA, "numpy_labels", r"data\.loader must be what .*: labels must be a tensor, but they are a ndarray\."),
         (DATA, "numpy_inputs", r"data\.loader must be what .*: inputs must be a tensor, but they are a ndarray\."),
-        (DATA, "no_moments", r"data\.loader must be what .*: mine must have images \(N, C, H, W\), and a mean and a "
-         r"std for each of C, where inputs are uint8, but they are uint8 of the shape \(20, 1, 8, 8\), with 0 and 0\."),
+        (DATA, "no_moments", r"data\.loader must be what .*: mine must have a mean and a std, or those of each channel "
+         r"of images \(N, C, H, W\), where inputs are uint8, but they are uint8 .* 1, 8, 8\), with 0 and 0\."),
         (["partition._target_="], "Lists", r"Lists\.assign must give Parts, but it gives a list\."),
         (CLIENT, "OtherUpload", r"Client 0 failed .*OtherUpload\.upload must give \(Weights, memory\), but it gives "
          r"\(Other, NoneType\)\."),

@@ -110,13 +110,19 @@ def uploaded(module: ClientModule, turn: Turn, tensors: Tensors) -> tuple[Any, A
     """
     found = module.upload(turn, tensors)
     kind = module.payload_type
-    if not (type(found) is tuple and len(found) == 2 and isinstance(found[0], kind)):
-        inner = ", ".join(type(one).__name__ for one in found) if type(found) is tuple else ""
+    pair = isinstance(found, tuple | list) and len(found) == 2 and not isinstance(found, kind)
+    if not (pair and all(hasattr(found[0], name) for name in _fields(kind))):
+        inner = ", ".join(type(one).__name__ for one in found) if pair else ""
         got = f"({inner})" if inner else f"a {type(found).__name__}"
         raise TypeError(
             f"{type(module).__name__}.upload must give ({kind.__name__}, memory), but it gives {got}"
         )
-    return found
+    payload, memory = found
+    return payload, memory
+
+
+def _fields(record: type) -> tuple[str, ...]:
+    return tuple(getattr(record, "_fields", ()) or getattr(record, "__dataclass_fields__", ()))
 
 
 @contextmanager

@@ -153,7 +153,7 @@ def _experiment(
         targets=federation["targets"],
         target_metric=federation["target_metric"],
         stop_at=federation["stop_at"],
-        asked={"federation.target_metric": federation["target_metric"], "objective": config["objective"]},
+        objective=config["objective"],
         spent=warm_up_cost(run_dir),
     )
 

@@ -89,8 +89,8 @@ def _networks_of(build: Callable[..., Any], key: str) -> Callable[..., Network]:
 
     def make(*, num_classes: int, **shape: Any) -> Network:
         network = held_to(Network, build(num_classes=num_classes, **shape), key)
-        if network.last_layer.out_features != num_classes:
-            rule = f"end with {num_classes} outputs, one for each class"
+        if network.last_layer.out_features < num_classes:
+            rule = f"end with at least {num_classes} outputs, one for each class"
             raise ConfigError.rule(key, rule, network.last_layer)
         return network
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig
 
-from fedfeat.config.made import made
+from fedfeat.config.made import held_to, made
 from fedfeat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | 
     dataset = made(cfg.data.loader, Dataset, "data.loader")
     seed, federation, scenario = config["seed"], config["federation"], config["scenario"]
     public = hydra.utils.instantiate(config.get("public", {}).get("loader"), _convert_="all")
+    public = public and held_to(Dataset, public, "public.loader")
     dataset, public = with_public(dataset, public, config["algorithm"].get("public_share"), seed)
     split = load_or_make(scheme, dataset, federation["num_clients"], seed, Path(config["paths"]["cache"]))
     dtype = dtype_of(config["trainer"].get("precision"))

@@ -7,7 +7,6 @@ from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep
 
-from fedfeat.config.command_line import starts_jobs
 from fedfeat.config.search_path import (
     CONFIGS,
     folders,
@@ -41,8 +40,9 @@ def check_choices(arguments: Sequence[str]) -> None:
         if is_slurm and importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
             rule = "be basic where the extra slurm is not installed (uv sync --extra slurm)"
             raise ConfigError.rule(group, rule, override.value())
-        if group == "hydra/launcher" and override.value() != "basic" and not starts_jobs(arguments):
-            raise ConfigError.rule(group, "be basic without --multirun, which starts jobs", override.value())
+        if group == "hydra.run.dir" and override.value() in ("", None):
+            # Hydra takes the directory of the start, in which a run would leave its files.
+            raise ConfigError.rule(group, "name a directory", override.value())
         # Hydra has options of its own in the groups below `hydra`.
         if override.is_delete() or group.startswith("hydra/") or not options_in(places, group):
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -103,14 +104,14 @@ def check_options(arguments: Sequence[str]) -> None:
 
 def options_first(arguments: Sequence[str]) -> list[str]:
     """Put what sets something behind all options: Hydra takes overrides on one side of ``--multirun`` only."""
-    return sorted(arguments, key=lambda word: not word.startswith("-") and ("=" in word or word[:1] == "~"))
-
-
-def starts_jobs(arguments: Sequence[str]) -> bool:
-    """Whether Hydra's launcher is used: with ``--multirun``, or by nothing that runs."""
-    found, _ = get_args_parser().parse_known_args(list(arguments))
-    several = found.multirun or "hydra.mode=MULTIRUN" in arguments
-    return bool(several or found.cfg or found.info or found.help or found.hydra_help)
+    actions = [action for action in get_args_parser()._actions if action.nargs is None]
+    takes_value = [name for action in actions for name in action.option_strings]
+    options, overrides = list[str](), list[str]()
+    for before, word in pairwise(["", *arguments]):
+        is_value = before.startswith("-") and any(name.startswith(before) for name in takes_value)
+        sets = not is_value and not word.startswith("-") and ("=" in word or word[:1] == "~")
+        (overrides if sets else options).append(word)
+    return [*options, *overrides]
 
 
 def unknown_word(word: str, usage: str) -> ConfigError:

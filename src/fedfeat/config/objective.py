@@ -20,9 +20,9 @@ _OWN = ("personal", "local_pre_agg", "final_all")
 _OVER_CLIENTS = tuple(f"acc_{ending}" for ending in ("mean", "weighted", "std", "worst", "p10"))
 _SERVERS, _FURTHER = ("val", "global"), ("_acc", "_loss")
 """Families in which a server half may have metrics of further models, such as ``global/cohort_mean_acc``."""
+_FROM_START = ("personal", "comm", "compute", "time")
+"""Families of which the evaluation before the first round has all names that the run ever has."""
 # Of other families, not all names are known before the run.
-_EACH_ROUND = ("val", "global", "personal", "local_pre_agg", "comm", "compute", "time", "clients")
-"""Families of which an evaluated round has all names that the run ever has."""
 _NAMES = {
     "val": ("acc", "loss"),
     "global": ("acc", "loss", *(f"client_{name}" for name in _OVER_CLIENTS)),
@@ -63,26 +63,20 @@ def _check(config: Mapping[str, Any], key: str, default: str, name: str) -> None
             raise ConfigError.rule(key, f"be measured ({section}.{setting} {value} does so)", name)
 
 
-def check_measured(asked: Mapping[str, str | None], metrics: Collection[str]) -> tuple[str, ...]:
-    """Refuse names of metrics that the first evaluated round has not, of families of which it has all.
+def will_come(name: str, first: Collection[str]) -> bool:
+    """Whether a metric may still come that the evaluation before the first round lacks.
+
+    Of the server's model it does so only where there is none yet, or where it is of a further model; metrics of local
+    fits, of a last pass and of neurons come with later rounds.
 
     Args:
-        asked: The names, by their keys; None and ``auto`` ask for none.
-        metrics: What the round has.
-
-    Returns:
-        Keys whose names may still come in a later round, or never.
-
-    Raises:
-        ConfigError: One will not come.
+        name: The metric.
+        first: Those of that evaluation.
     """
-    missing = {key: name for key, name in asked.items() if name not in (None, AUTO) and name not in metrics}
-    for key, name in missing.items():
-        if str(name).partition("/")[0] in _EACH_ROUND:
-            raise ConfigError.rule(
-                key, f"be a metric of this run ({', '.join(sorted(metrics))})", name, metrics
-            )
-    return tuple(missing)
+    family = name.partition("/")[0]
+    if family in _SERVERS and any(other.startswith(f"{family}/") for other in first):
+        return name.endswith(_FURTHER)
+    return family not in _FROM_START
 
 
 def judged_by(metrics: Container[str], target_metric: str | None = None) -> str | None:

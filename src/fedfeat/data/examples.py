@@ -89,10 +89,10 @@ class Dataset:
 
     def __post_init__(self) -> None:
         x = self.train.inputs
-        if x.dtype == torch.uint8 and (x.ndim != 4 or not len(self.mean) == len(self.std) == x.shape[1]):
+        if x.dtype == torch.uint8 and not _fit(x, len(self.mean), len(self.std)):
             raise DataError(
-                f"{self.name} must have images (N, C, H, W), and a mean and a std for each of C, where inputs are "
-                f"uint8, but they are {_kind(x)}, with {len(self.mean)} and {len(self.std)}."
+                f"{self.name} must have a mean and a std, or those of each channel of images (N, C, H, W), where "
+                f"inputs are uint8, but they are {_kind(x)}, with {len(self.mean)} and {len(self.std)}."
             )
         for split, examples in (("training", self.train), ("test", self.test)):
             if len(examples) == 0:
@@ -123,6 +123,11 @@ class Dataset:
     def content_sha256(self) -> str:
         """Digest of every byte of both splits, made once."""
         return dataset_digest(self)
+
+
+def _fit(images: Tensor, num_means: int, num_stds: int) -> bool:
+    """Whether moments can be those of images: one for all, or one for each channel."""
+    return num_means == num_stds and (num_means == 1 or (images.ndim == 4 and images.shape[1] == num_means))
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

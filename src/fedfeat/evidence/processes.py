@@ -138,9 +138,14 @@ def leave_run(process: Process, launcher: str | None = None) -> None:
         process: See `end_run`.
         launcher: See `start_run`.
     """
-    if launcher not in (None, "submitit_slurm") and isinstance(process, subprocess.Popen):
+    if (
+        launcher not in (None, "submitit_slurm")
+        and isinstance(process, subprocess.Popen)
+        and process.poll() is None
+    ):
         # Jobs of this machine are of the group of the process that waits for them, and go on after SIGTERM.
-        os.killpg(process.pid, signal.SIGINT)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
     process.send_signal(signal.SIGTERM)
 
 

@@ -60,7 +60,12 @@ class Network(nn.Module):
         self, encoder: Sequence[Block], head: Sequence[Block], input_shape: Sequence[int], num_classes: int
     ) -> None:
         super().__init__()
-        _check_blocks([*encoder, *head])
+        names = [name for name, _ in (*encoder, *head)]
+        if len(set(names)) != len(names):
+            raise ConfigError.rule("model", "have blocks of different names", names)
+        last = head[-1][1][-1] if head else None
+        if not isinstance(last, nn.Linear):
+            raise ConfigError.rule("model", "have a head that ends with an nn.Linear", last)
         self.encoder = nn.Sequential(OrderedDict(encoder))
         self.head = nn.Sequential(OrderedDict(head))
         self.input_shape = tuple(int(side) for side in input_shape)
@@ -161,20 +166,6 @@ def _through(layers: Iterable[Layer], x: Tensor) -> Tensor:
     for layer in layers:
         x = layer(x)
     return x
-
-
-def _check_blocks(blocks: Sequence[Block]) -> None:
-    names = [name for name, _ in blocks]
-    if len(set(names)) != len(names):
-        raise ConfigError.rule("model", "have blocks of different names", names)
-    for name, block in blocks:
-        if not isinstance(block, nn.Sequential):
-            raise ConfigError.rule(
-                "model", f"have blocks that are nn.Sequential, as {name}", type(block).__name__
-            )
-    last = blocks[-1][1][-1] if blocks else None
-    if not isinstance(last, nn.Linear):
-        raise ConfigError.rule("model", "end with an nn.Linear", last)
 
 
 def reading(build: Callable[..., Network], vocabulary: Vocabulary | None) -> Callable[..., Network]:

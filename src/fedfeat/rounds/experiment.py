@@ -10,9 +10,9 @@ from itertools import chain
 from typing import Any
 
 from fedfeat import tree
-from fedfeat.config.objective import check_measured
+from fedfeat.config.objective import AUTO, will_come
 from fedfeat.data.federated import FederatedData
-from fedfeat.errors import CheckpointError, ClientError
+from fedfeat.errors import CheckpointError, ClientError, ConfigError
 from fedfeat.executors.base import Executor
 from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.loggers.csv_logger import CsvLogger
@@ -46,7 +46,7 @@ class Experiment:
         stop_at: The run ends after the first evaluated round in which that metric is at least this; None: never early.
         meter: What the server half says it has spent.
         spent: Counters of what came before the first round, by name (``structure.depth=auto``).
-        asked: Names of metrics that the configuration asks for, by their keys; None or ``auto`` for none.
+        objective: The metric whose number the run gives to a sweep's optimizer; ``auto`` is chosen at the end.
         is_primary: Whether this process writes; the others only lend their device to the fits (``ddp``).
         repair: Whether rows that tables have lost are put in again as far as checkpoints know them, see `history`.
     """
@@ -65,7 +65,7 @@ class Experiment:
     targets: Sequence[float]
     target_metric: str | None = None
     stop_at: float | None = None
-    asked: Mapping[str, str | None] = field(default_factory=dict)
+    objective: str = AUTO
     is_primary: bool = True
     repair: bool = False
     meter: Meter = field(default_factory=Meter)
@@ -100,10 +100,10 @@ class Experiment:
         # Processes that share a fit would stop in different rounds.
         stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1, run_dir=self.info.run_dir))
         rounds = iter(()) if kept.get("stopped") else self.rounds(progress)
-        watch, asked = FiniteWatch(), self.asked
+        watch = FiniteWatch()
         for progress, found in rounds:
             record = watch.noted(found)
-            asked = _answered(asked, record)
+            self._check_asked(record)
             note(kept, record, self.targets, self.target_metric, self.stop_at)
             for logger in self.loggers:
                 logger.log(record)
@@ -131,6 +131,19 @@ class Experiment:
         """Run the rounds after ``progress``, without loggers or checkpoints (`run_rounds`)."""
         parts = self.plan, self.server, self.executor, self.data, self.store
         return run_rounds(*parts, progress, self.meter)
+
+    def _check_asked(self, record: RoundRecord) -> None:
+        """Say before the first round which metrics that are asked for will never be there; an objective has to be."""
+        if record.round_idx:
+            return
+        never = f"be a metric of this run ({', '.join(sorted(record.metrics))})"
+        for key, name in (("federation.target_metric", self.target_metric), ("objective", self.objective)):
+            if name in (None, AUTO, *record.metrics) or will_come(str(name), record.metrics):
+                continue
+            refusal = ConfigError.rule(key, never, name, record.metrics)
+            if key == "objective":
+                raise refusal
+            _log.warning("%s", refusal)
 
     def _draw_alignment(self, record: RoundRecord) -> None:
         name = f"encoding_round_{record.round_idx:04d}"
@@ -192,15 +205,6 @@ class Experiment:
             "git_commits": kept["git_commits"],
             "seconds": kept["seconds"],
         } | {name: kept[name] for name in ("stopped", "repaired") if name in kept}
-
-
-def _answered(asked: Mapping[str, str | None], record: RoundRecord) -> Mapping[str, str | None]:
-    """See after the first evaluated round that what is asked for is there or may come; then nothing is asked for."""
-    if not (record.evaluated and record.round_idx):
-        return asked
-    for key in check_measured(asked, record.metrics):
-        _log.warning("Round %d has no metric %s, which %s names.", record.round_idx, asked[key], key)
-    return {}
 
 
 def _close(logger: RoundLogger, kind: type[BaseException] | None, *_: Any) -> None:

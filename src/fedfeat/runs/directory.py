@@ -66,16 +66,12 @@ def config_sha256(config: Mapping[str, Any]) -> str:
 
 
 def check_same_config(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a directory that holds a run of another configuration, or is the working directory and holds none.
+    """Refuse a directory that holds a run of another configuration, .
 
     Raises:
-        CheckpointError: Names the directory, or the first differing key and both values.
+        CheckpointError: Names the first differing key and both values.
     """
     if not (run_dir / "config.yaml").exists():
-        if Path.cwd().is_relative_to(run_dir.resolve()):  # what an empty hydra.run.dir= is
-            raise CheckpointError(
-                f"hydra.run.dir must be a directory of the run's own, but it is {run_dir}, from where it is started."
-            )
         return
     stored = stored_config(run_dir)
     old, new = flatten(experiment_config(stored), "."), flatten(experiment_config(config), ".")

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,12 @@ def digests(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def note_own_code(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Write the digests of a run that begins, where there are any."""
-    if not (run_dir / "config.yaml").exists() and (found := digests(config)):
+    """Write the digests of a run that begins, where there are any and the files can be read."""
+    found = dict[str, str]()
+    if not (run_dir / "config.yaml").exists():
+        with suppress(OSError):
+            found = digests(config)
+    if found:
         atomic_write_text(run_dir / FILE, json.dumps(found, indent=2) + "\n")
 
 
@@ -55,16 +60,18 @@ def _files(root: str) -> list[Path]:
         spec = importlib.util.find_spec(root)
     except (ImportError, ValueError):
         return []
-    if spec is None or not spec.origin or not is_own(spec.origin):
+    if spec is None:
         return []
-    file = Path(spec.origin)
-    return _of_package(file.parent) if file.name == "__init__.py" else [file]
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in _of_package(folder)] or [Path(spec.origin or "")]
+    return [file for file in files if is_own(str(file))]
 
 
 def _of_package(folder: Path) -> list[Path]:
     """List the Python files of a package and of those within it, and look into no other folder, such as one of data."""
     inner = sorted(path.parent for path in folder.glob("*/__init__.py"))
-    return [*sorted(folder.glob("*.py")), *(file for one in inner for file in _of_package(one))]
+    # Without those that an editor hides, such as a lock, which is a link to nowhere.
+    return [*sorted(folder.glob("[!.]*.py")), *(file for one in inner for file in _of_package(one))]
 
 
 def _sha256(files: list[Path]) -> str:

@@ -44,7 +44,7 @@ def test_what_is_no_name_is_refused(word, group, value):
         "model={hidden: 3}",  # sets model.hidden
         "model=glob(*)",
         "model=${oc.env:MODEL}",
-        "hydra/launcher=basic",
+        "hydra/launcher=of_another_package",
         "experiment=fed2/t1_vgg9",
         "experiment=fed2/t1_vgg9.yaml",
         "model=",
@@ -85,14 +85,13 @@ def test_unknown_names_are_refused_beside_the_right_ones(word, sentence):
     assert re.fullmatch(re.escape(sentence).replace(r"\.\*", ".*"), str(caught.value)), str(caught.value)
 
 
-def test_a_launcher_that_nothing_would_use_is_refused():
-    launcher = "hydra/launcher=of_another_package"
-    for used in ("--multirun", "-m", "--cfg=job", "hydra.mode=MULTIRUN"):
-        check_choices([used, launcher])
-    with pytest.raises(
-        ConfigError, match=r"^hydra/launcher must be basic without --multirun, which starts jobs, but"
-    ):
-        check_choices([launcher])
+def test_a_run_directory_has_a_name():
+    check_choices(["hydra.run.dir=."])
+    for word in ("hydra.run.dir=", "hydra.run.dir=''", "hydra.run.dir=null"):
+        with pytest.raises(
+            ConfigError, match=r"^hydra\.run\.dir must name a directory, but it is (''|None)\."
+        ):
+            check_choices([word])
 
 
 def test_options_of_a_primary_configuration_of_one_s_own_are_left_to_hydra():

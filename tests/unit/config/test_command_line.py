@@ -75,3 +75,16 @@ def test_overrides_may_stand_on_both_sides_of_an_option():
     ordered = options_first(words)
     assert ordered == ["--config-dir", "conf", "--multirun", "seed=1", "~model", "+a.b=-c", "experiment=x"]
     assert options_first(ordered) == ordered
+
+
+@pytest.mark.parametrize(
+    "option", ["--config-dir", "-cd", "--config-d", "--cfg", "--experimental-rerun", "-cn"]
+)
+def test_the_value_of_an_option_stays_behind_it(option):
+    words = [option, "conf/seed=1", "--multirun", "seed=1"]
+    assert options_first(["seed=1", *words[:3]]) == words
+    assert options_first(["--multirun", "seed=1", f"{option}=conf/a=1"]) == [
+        "--multirun",
+        f"{option}=conf/a=1",
+        "seed=1",
+    ]

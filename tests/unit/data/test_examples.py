@@ -151,3 +151,17 @@ def test_synthetic_signal_ties_pixels_to_the_class():
 def test_impossible_synthetic_sets_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         check_targets({"data": {"loader": {"_target_": "fedfeat.data.synthetic.synthetic", **arguments}}})
+
+
+@pytest.mark.parametrize(
+    ("shape", "moments"), [((2, 3, 4, 4), 3), ((2, 3, 4, 4), 1), ((2, 4, 4), 1), ((2, 1, 3, 4, 4), 1)]
+)
+def test_moments_are_one_for_all_or_one_for_each_channel(shape, moments):
+    part = Examples(torch.zeros(shape, dtype=torch.uint8), torch.arange(2))
+    few = (0.5,) * moments
+    assert Dataset("mine", part, part, ("a", "b"), few, few).mean == few
+    for mean, std in ((few, (0.5,) * 5), ((0.5,) * 2, (0.5,) * 2), ((), ())):
+        with pytest.raises(
+            DataError, match=r"^mine must have a mean and a std, or those of each channel of images"
+        ):
+            Dataset("mine", part, part, ("a", "b"), mean, std)

@@ -84,12 +84,14 @@ def test_names_must_differ_and_the_end_must_be_linear():
         ConfigError, match=r"^model must have blocks of different names, but it is \['a', 'a'\]"
     ):
         Network([("a", linear_block(2, 2))], [("a", linear_block(2, 2))], (2,), 2)
-    with pytest.raises(ConfigError, match=r"^model must end with an nn\.Linear, but it is ReLU\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"^model must have a head that ends with an nn\.Linear, but it is ReLU"
+    ):
         Network([], [("a", nn.Sequential(nn.ReLU()))], (2,), 2)
     with pytest.raises(
-        ConfigError, match=r"^model must have blocks that are nn\.Sequential, as a, but it is 'Linear'"
+        ConfigError, match=r"^model must have a head that ends with an nn\.Linear, but it is None"
     ):
-        Network([("a", nn.Linear(2, 2))], [("b", linear_block(2, 2))], (2,), 2)
+        Network([("a", linear_block(2, 2))], [], (2,), 2)
 
 
 def test_dry_run_draws_no_random_numbers_and_moves_no_statistics():

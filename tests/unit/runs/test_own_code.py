@@ -30,6 +30,18 @@ def test_packages_and_modules_of_one_s_own_have_a_digest_and_nothing_else(code):
     assert [*digests(CONFIG)] == ["its_method", "its_model"]
 
 
+def test_a_package_may_have_no_init_file_and_an_editor_its_own(code):
+    (code / "bare").mkdir()
+    (code / "bare" / "half.py").write_text("")
+    config = {"_target_": "bare.half.Client"}
+    before = digests(config)
+    assert [*before] == ["bare"]
+    (code / "bare" / ".#half.py").symlink_to("nowhere")
+    assert digests(config) == before
+    (code / "bare" / "half.py").write_text("x = 1\n")
+    assert digests(config) != before
+
+
 def test_a_folder_that_is_no_package_does_not_count(code):
     before = digests(CONFIG)
     (code / "its_method" / "data" / "prepared.py").write_text("x = 1\n")

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedfeat.data.partition.checks import check_parts
 from fedfeat.data.partition.parts import Parts, Population, TestParts
 from fedfeat.data.partition.schemes import Scheme
 from fedfeat.errors import ConfigError, UserError
@@ -27,6 +28,8 @@ def assign_inner(
         UserError: As `Scheme.assign`.
     """
     try:
-        return inner.assign(population, rng)
+        parts, test = inner.assign(population, rng)
+        check_parts(type(inner).__name__, parts, test, population, inner.merged)
+        return parts, test
     except UserError as error:
         raise type(error)(str(error).replace("partition.", "partition.inner.")) from error
