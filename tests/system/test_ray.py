@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import pytest
 from executor_cases import CASES, merged, run, serial
-from waiting import wait_for
+from waiting import wait_for as waited_for
 
 ray = pytest.importorskip("ray", reason="executor=ray needs the extra `ray`, which is not installed")
 
@@ -30,6 +31,7 @@ VARIED = ("fedavg", "personal_head", "psi_net", "fedhenn_hetero")
 SMALLEST = 6
 # A worker takes seconds to import torch, and much longer where others are busy.
 PATIENCE_S = 240
+wait_for = partial(waited_for, seconds=PATIENCE_S)  # workers yield to every other process
 
 
 def harmful(name, folder, victim=0):
