@@ -25,8 +25,8 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "networks": (
         "Networks",
-        ("models.network", "models.blocks", "models.policy", "models.frozen", "models.twin", "models.fusion",
-         "models.grouped", "models.softmax_scope"),
+        ("models.network", "models.shapes", "models.blocks", "models.policy", "models.frozen", "models.twin",
+         "models.fusion", "models.grouped", "models.softmax_scope"),
     ),
     "features": (
         "Measures of features",

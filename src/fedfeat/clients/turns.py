@@ -14,8 +14,8 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.tasks import Task
 from fedfeat.config.made import held_to
+from fedfeat.config.origin import own_place
 from fedfeat.data.federated import FederatedData
-from fedfeat.errors import own_place
 from fedfeat.models.freezing import still_keys
 from fedfeat.models.policy import DROPPED
 from fedfeat.models.softmax_scope import scope_terms

@@ -11,8 +11,9 @@ from fedfeat.config.annotations import Parameters, classes_taken, condition, mak
 from fedfeat.config.explain import as_user_error, told
 from fedfeat.config.hints import unknown_key
 from fedfeat.config.imports import imported
+from fedfeat.config.origin import root_cause
 from fedfeat.config.rule_table import BESIDE
-from fedfeat.errors import ConfigError, root_cause
+from fedfeat.errors import ConfigError
 
 
 def check_targets(config: Mapping[str, Any], prefix: str = "") -> None:

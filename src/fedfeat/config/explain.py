@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from fedfeat.config.library_errors import of_library, one_line, without_asides
-from fedfeat.errors import UserError, own_place
+from fedfeat.config.origin import own_place
+from fedfeat.errors import UserError
 
 # What submitit says of a job without a result, before the job's log; and of one that could not even begin.
 _NO_RESULT = re.compile(r"Job (\S+) \(task: \d+\) with path (.+)_result\.pkl\nhas not .*\(state: (.*)\)")

@@ -66,7 +66,7 @@ def config_sha256(config: Mapping[str, Any]) -> str:
 
 
 def check_same_config(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a directory that holds a run of another configuration, .
+    """Refuse a directory that holds a run of another configuration.
 
     Raises:
         CheckpointError: Names the first differing key and both values.

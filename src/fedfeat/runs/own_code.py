@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedfeat.config.origin import is_own
 from fedfeat.config.trust import targets
-from fedfeat.errors import is_own
 from fedfeat.files import atomic_write_text
 
 FILE = "own_code.json"
