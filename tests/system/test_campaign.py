@@ -137,6 +137,25 @@ def test_interrupted_it_goes_on_to_the_same_weights(campaign, tmp_path):
 
 
 @pytest.mark.slow
+def test_it_ends_after_its_hours_and_begins_nothing_that_would_take_longer(campaign, tmp_path):
+    long = {"arms": ["average"], "seeds": [0, 1], "words": ["federation.num_rounds=100000"]}
+    short = {"arms": ["near"], "seeds": [0], "words": ["federation.num_rounds=1"], "priority": 9}
+    command = [*campaign(FILE | {"studies": {"long": long, "short": short}, "words": SMALL}), "--jobs", "1"]
+    # Nothing is known yet, so the first is begun.
+    code, said, _ = call(command, tmp_path, "--hours", "0.004")
+    assert (code, "save their round" in said, "3 left for the next time" in said) == (0, True, True)
+    begun = tmp_path / "runs/tried/long/average/seed_0"
+    begun.mkdir(parents=True, exist_ok=True)
+    (begun / "config.yaml").write_text(yaml.safe_dump({"federation": {"num_rounds": 100000}}))
+    (begun / "metrics.csv").write_text("round,time/total_s\n2,10.0\n")
+    code, said, _ = call(command, tmp_path, "--hours", "1")
+    assert (code, "2 left for the next time" in said, "save their round" in said) == (0, True, False)
+    assert (tmp_path / "kept/short/near/seed_0/summary.json").exists()
+    assert not (tmp_path / "runs/tried/long/average/seed_1").exists()
+    assert "must be in (0, inf), but it is '0'" in call(command, tmp_path, "--hours", "0")[2]
+
+
+@pytest.mark.slow
 def test_jobs_of_this_machine_end_with_it(campaign, tmp_path):
     pytest.importorskip("submitit", reason="the extra slurm is not installed")
     alone = {"one": {"arms": ["average"], "seeds": [0]}}

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedfeat.commands.tune_preset import preset_of
 from fedfeat.config.spaces import Interval
-from fedfeat.evidence.progress import Standing, duration
+from fedfeat.evidence.lengths import Standing
+from fedfeat.evidence.progress import duration
 from fedfeat.evidence.search import FAILED, Search
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.text import markdown_table

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fedfeat.config.command_line import Parser, number
-from fedfeat.config.conditions import integer
+from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.progress import overview
@@ -53,7 +54,8 @@ def _perform(options: argparse.Namespace) -> int:
             rule = "be an override that changes no number, such as executor=ray"
             raise ConfigError.rule("--with", rule, word)
     runs = (options.runs or campaigns_root()) / campaign.key
-    queue = Queue(campaign, runs, options.into, options.launcher, options.extra)
+    until = None if options.hours is None else time.time() + 3600 * options.hours
+    queue = Queue(campaign, runs, options.into, options.launcher, options.extra, until)
     console = Console()
     if options.status:
         running = [
@@ -70,6 +72,10 @@ def _perform(options: argparse.Namespace) -> int:
         console.print(f"{cell.name}: {sentence}", soft_wrap=True)
     if queue.given_up:
         console.print("The last runs failed alike, so no other was started.")
+    elif until and not interrupted and (left := len(queue.open())):
+        console.print(
+            f"Not all of it could end within --hours {options.hours:g}: {left} left for the next time."
+        )
     return 130 if interrupted else int(bool(queue.failed))
 
 
@@ -94,6 +100,9 @@ def _work(queue: Queue, at_once: int, console: Console) -> bool:
             elif done != {cell.name for cell in running}:
                 done = {cell.name for cell in running}
                 console.print(overview(queue, [*running], at_once))
+            if queue.until is not None and time.time() >= queue.until:
+                console.print("The hours are over: the runs under way save their round.")
+                break
         return False
     return True
 
@@ -105,6 +114,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("file", type=Path, help="the campaign, a YAML file")
     parser.add_argument("--jobs", type=number(integer(1)), default=2, metavar="N", help="runs at a time (2)")
+    parser.add_argument(
+        "--hours",
+        type=number(interval("(0, inf)")),
+        metavar="H",
+        help="end by then: what would take longer is not begun",
+    )
     parser.add_argument(
         "--launcher", metavar="NAME", help="a hydra/launcher for each run, e.g. submitit_slurm"
     )

@@ -2,84 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from statistics import median
-from typing import Any, NamedTuple
+from collections.abc import Collection
 
 from rich.console import Group
 from rich.table import Table
-from yaml import YAMLError
 
-from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Cell
+from fedfeat.evidence.lengths import standing
 from fedfeat.evidence.queue import Queue
-from fedfeat.runs.tables import METRICS, rows_so_far
-
-
-class Standing(NamedTuple):
-    """One run that has begun.
-
-    Attributes:
-        round_idx: Its last evaluated round.
-        num_rounds: Rounds in all.
-        seconds: What the rounds took so far.
-    """
-
-    round_idx: int
-    num_rounds: int
-    seconds: float
-
-    def whole(self) -> float | None:
-        """Estimate the seconds of the whole run, by its rounds so far; None before the first."""
-        return self.seconds * self.num_rounds / self.round_idx if self.round_idx else None
-
-
-def standing(place: Path) -> Standing | None:
-    """Read where a run stands; None where it has not begun."""
-    rows = rows_so_far(place / METRICS)
-    if not rows:
-        return None
-    with suppress(OSError, ValueError, KeyError, TypeError, YAMLError):
-        return standing_of(rows, stored.federation(place))
-    return None
-
-
-def standing_of(rows: Sequence[Mapping[str, str]], federation: Mapping[str, Any]) -> Standing | None:
-    """Say where a run stands by the rows of its metrics and its configuration's section of that name."""
-    with suppress(ValueError, KeyError, TypeError, IndexError):
-        last = rows[-1]
-        return Standing(int(last["round"]), federation["num_rounds"], float(last["time/total_s"]))
-    return None
-
-
-def seconds_left(queue: Queue, ended: Mapping[Cell, Path], at_once: int) -> float | None:
-    """Estimate the time that is left: each open run takes as long as its study's runs did, else as all did."""
-    known: dict[str, list[float]] = {}
-    left: list[tuple[Cell, float]] = []
-    for cell in queue.campaign.cells():
-        if cell in ended:
-            known.setdefault(cell.study, []).append(stored.seconds(ended[cell]))
-        elif cell not in queue.failed:
-            found = standing(queue.runs / cell.name)
-            whole = found.whole() if found else None
-            left.append((cell, found.seconds if found else 0.0))
-            if whole:
-                known.setdefault(cell.study, []).append(whole)
-    every = [one for found in known.values() for one in found]
-    if not every:
-        return None
-    total = sum(max(median(known.get(cell.study, every)) - done, 0.0) for cell, done in left)
-    return total / at_once
 
 
 def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
     """Draw runs by study, those under way with their rounds, failures with their sentence."""
     every = queue.campaign.cells()
     ended = queue.places(every)
-    left = duration(seconds_left(queue, ended, at_once))
-    heading = f"{queue.campaign.key}: {len(ended)} of {len(every)} runs, {left} left"
+    left = queue.left()
+    when = duration(sum(left.values()) / at_once if left or not queue.open() else None)
+    heading = f"{queue.campaign.key}: {len(ended)} of {len(every)} runs, {when} left"
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("runs", justify="right")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 from fedfeat.errors import ConfigError
 from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Campaign, Cell
+from fedfeat.evidence.lengths import expected, standing
 from fedfeat.evidence.processes import Process, failure, start_run, work
 from fedfeat.evidence.tuning import chosen_point
 
@@ -30,6 +32,7 @@ class Queue:
         kept: Folder of what is kept of finished ones.
         launcher: Hydra's launcher that starts each run; None is a process of this machine.
         extra: Overrides of where and how fast runs are made, which fix no numbers.
+        until: When it has to end, in seconds since the epoch: no run is begun that would take longer. None is never.
         failed: Runs that ended with an error in this process, with its last line.
     """
 
@@ -38,6 +41,7 @@ class Queue:
     kept: Path
     launcher: str | None = None
     extra: Sequence[str] = ()
+    until: float | None = None
     failed: dict[Cell, str] = field(default_factory=dict)
     _last: deque[str] = field(default_factory=lambda: deque(maxlen=_ALIKE))
     _again: set[Cell] = field(default_factory=set)
@@ -119,14 +123,32 @@ class Queue:
         """Whether the last runs of this process all failed with one sentence."""
         return len(self._last) == _ALIKE and len({*self._last}) == 1 and self._last[0] != ""
 
+    def open(self) -> list[Cell]:
+        """Give the runs that have not ended and have not failed in this process, in the order of the campaign."""
+        cells = self.campaign.cells()
+        return [cell for cell in cells if cell not in self.failed and self.settled(cell) is None]
+
+    def left(self) -> dict[Cell, float]:
+        """Estimate the seconds that each open run has still to go; {} where nothing is known."""
+        known = {cell: stored.seconds(place) for cell, place in self.places(self.campaign.cells()).items()}
+        begun = {cell: standing(self.runs / cell.name) for cell in self.open()}
+        own = {cell: whole for cell, found in begun.items() if found and (whole := found.whole())}
+        words = {cell: self.campaign.words_of(cell) for cell in (*known, *begun)}
+        lengths = expected(known | own, words) | own
+        return {
+            cell: max(length - (found.seconds if (found := begun[cell]) else 0.0), 0.0)
+            for cell, length in lengths.items()
+        }
+
     def ready(self, running: Sequence[Cell]) -> Cell | None:
-        """Give the first run that can be started; None where there is none now, or where `given_up`."""
+        """Give the first run that can be started, and ends in time; None where there is none, or where `given_up`."""
         if self.given_up:
             return None
-        for cell in self.campaign.cells():
-            if cell in running or cell in self.failed or self.settled(cell) is not None:
-                continue
-            if self.words(cell) is not None:
+        rest = None if self.until is None else self.until - time.time()
+        left = {} if rest is None else self.left()
+        for cell in self.open():
+            in_time = rest is None or left.get(cell, 0.0) <= rest
+            if cell not in running and in_time and self.words(cell) is not None:
                 return cell
         return None
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from fedfeat.config.objective import validated_by
 from fedfeat.errors import ConfigError
 from fedfeat.evidence import stored
+from fedfeat.evidence.lengths import Standing, standing
 from fedfeat.evidence.processes import Process, end_run, failure, note, start_run
-from fedfeat.evidence.progress import Standing, standing
 from fedfeat.evidence.study import Asked, propose, words_of
 from fedfeat.evidence.tuning import validation_score
 from fedfeat.runs.directory import fingerprint_of, is_locked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -95,8 +95,9 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
         atomic_write_text(place / name, (run_dir / name).read_text())
 
 
-def federation(place: Path) -> dict[str, Any]:
-    """Give the section of that name of the configuration of a run that has begun."""
+@cache
+def federation(place: Path) -> Mapping[str, Any]:
+    """Give the section of that name of the configuration of a run that has begun; read once, as `seconds`."""
     found: dict[str, Any] = yaml.safe_load((place / "config.yaml").read_text())["federation"]
     return found
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from fedfeat.config.objective import judged_by, validated_by
+from fedfeat.evidence.lengths import Standing, standing_of
 from fedfeat.evidence.processes import LOG
-from fedfeat.evidence.progress import Standing, standing_of
 from fedfeat.runs.directory import FAILURE
 from fedfeat.runs.tables import METRICS, rows_so_far
 

@@ -10,6 +10,7 @@ import yaml
 
 from fedfeat.errors import ConfigError
 from fedfeat.evidence import processes
+from fedfeat.evidence import queue as queue_module
 from fedfeat.evidence.campaign import Campaign, Cell, Study
 from fedfeat.evidence.processes import start_run
 from fedfeat.evidence.queue import Queue
@@ -135,3 +136,46 @@ def test_of_a_key_s_several_words_the_last_one_counts(made, asked, alike, tmp_pa
     (tmp_path / "overrides.yaml").write_text(yaml.safe_dump(made))
     with nullcontext() if alike else pytest.raises(ConfigError, match="stands in one of the two only"):
         check_words(tmp_path, asked)
+
+
+def begin(queue, cell, seconds):
+    """Let a run of four rounds have made two."""
+    place = queue.runs / cell.name
+    place.mkdir(parents=True)
+    (place / "config.yaml").write_text(yaml.safe_dump({"federation": {"num_rounds": 4}}))
+    (place / "metrics.csv").write_text(f"round,time/total_s\n2,{seconds}\n")
+
+
+def test_what_is_left_of_runs_goes_by_the_known_ones(tmp_path):
+    queue = queue_of(tmp_path)
+    assert queue.left() == {}
+    finish(queue, CELLS[0])  # 1 s
+    begin(queue, CELLS[1], 50.0)
+    queue.failed[CELLS[2]] = "no data"
+    assert queue.open() == [CELLS[1], *CELLS[3:]]
+    assert queue.left() == {CELLS[1]: 50.0, CELLS[3]: 50.5, CELLS[4]: 50.5}
+
+
+def two_lengths(tmp_path, until):
+    """Give a queue of one long and one short arm, whose first seeds are made, in that order."""
+    words = {"long": ("federation.num_rounds=1000",), "short": ("federation.num_rounds=10",)}
+    study = Study("s", (), words, {"": ()}, {"": ()}, (0, 1))
+    queue = Queue(Campaign("k", (), {}, {"s": study}), tmp_path / "runs", tmp_path / "kept", until=until)
+    for arm, seconds in (("long", 1000.0), ("short", 10.0)):
+        place = finish(queue, Cell("s", "", arm, "", 0))
+        (place / "summary.json").write_text(json.dumps({"seconds": seconds}))
+    return queue, *(Cell("s", "", arm, "", 1) for arm in words)
+
+
+@pytest.mark.parametrize(("rest", "begun"), [(None, "long"), (1001, "long"), (900, "short"), (9, None)])
+def test_a_run_that_would_end_too_late_is_not_begun_and_a_shorter_one_is(rest, begun, tmp_path, monkeypatch):
+    monkeypatch.setattr(queue_module.time, "time", lambda: 5.0)
+    queue, long, short = two_lengths(tmp_path, None if rest is None else 5.0 + rest)
+    assert queue.ready([]) == {"long": long, "short": short, None: None}[begun]
+
+
+def test_of_a_run_under_way_only_the_rest_has_to_be_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(queue_module.time, "time", lambda: 5.0)
+    queue, long, _ = two_lengths(tmp_path, 105.0)
+    begin(queue, long, 60.0)
+    assert queue.ready([]) == long

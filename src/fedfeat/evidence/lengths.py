@@ -1,0 +1,102 @@
+"""How long the runs of a campaign take: those under way by their rounds so far, others by those that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from yaml import YAMLError
+
+from fedfeat.evidence import stored
+from fedfeat.evidence.campaign import Cell
+from fedfeat.runs.tables import METRICS, rows_so_far
+
+ROUNDS = "federation.num_rounds="
+
+
+class Asked(NamedTuple):
+    """What a run's overrides say, whatever its seed.
+
+    Attributes:
+        words: Those that do not say how many rounds it has.
+        rounds: Its rounds; None where its preset alone says so.
+    """
+
+    words: frozenset[str]
+    rounds: int | None
+
+
+class Standing(NamedTuple):
+    """One run that has begun.
+
+    Attributes:
+        round_idx: Its last evaluated round.
+        num_rounds: Rounds in all.
+        seconds: What the rounds took so far.
+    """
+
+    round_idx: int
+    num_rounds: int
+    seconds: float
+
+    def whole(self) -> float | None:
+        """Estimate the seconds of the whole run, by its rounds so far; None before the first."""
+        return self.seconds * self.num_rounds / self.round_idx if self.round_idx else None
+
+
+def standing(place: Path) -> Standing | None:
+    """Read where a run stands; None where it has not begun."""
+    rows = rows_so_far(place / METRICS)
+    if not rows:
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError, YAMLError):
+        return standing_of(rows, stored.federation(place))
+    return None
+
+
+def standing_of(rows: Sequence[Mapping[str, str]], federation: Mapping[str, Any]) -> Standing | None:
+    """Say where a run stands by the rows of its metrics and its configuration's section of that name."""
+    with suppress(ValueError, KeyError, TypeError, IndexError):
+        last = rows[-1]
+        return Standing(int(last["round"]), federation["num_rounds"], float(last["time/total_s"]))
+    return None
+
+
+def expected(known: Mapping[Cell, float], words: Mapping[Cell, Sequence[str]]) -> dict[Cell, float]:
+    """Estimate the seconds of runs by those that have most overrides in common with them; {} where none is known.
+
+    That is their median, each for as many rounds as the run has that is asked for.
+
+    Args:
+        known: Seconds by run.
+        words: Overrides of those, and of the runs whose length is asked for.
+    """
+    alike: dict[Asked, list[float]] = {}
+    for cell, seconds in known.items():
+        alike.setdefault(_asked(words[cell]), []).append(seconds)
+    if not alike:
+        return {}
+    medians = {those: median(found) for those, found in alike.items()}
+    open_ones = {cell: _asked(those) for cell, those in words.items() if cell not in known}
+    estimates = {those: _estimate(those, medians) for those in {*open_ones.values()}}
+    return {cell: estimates[those] for cell, those in open_ones.items()}
+
+
+def _asked(words: Sequence[str]) -> Asked:
+    rounds = [word.removeprefix(ROUNDS) for word in words if word.startswith(ROUNDS)]
+    others = frozenset(word for word in words if not word.startswith(("seed=", ROUNDS)))
+    return Asked(others, int(rounds[0]) if len(rounds) == 1 and rounds[0].isdecimal() else None)
+
+
+def _estimate(asked: Asked, medians: Mapping[Asked, float]) -> float:
+    # The number in common, not its share of both: by that, runs of few words would be near to everything.
+    near = {those: (len(asked.words & those.words), -len(those.words)) for those in medians}
+    nearest = max(near.values())
+    return median(
+        medians[those] * (asked.rounds / those.rounds if asked.rounds and those.rounds else 1.0)
+        for those, found in near.items()
+        if found == nearest
+    )
