@@ -12,6 +12,7 @@ The small files of finished runs are copied to --into.
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 import time
@@ -54,7 +55,7 @@ def _perform(options: argparse.Namespace) -> int:
             rule = "be an override that changes no number, such as executor=ray"
             raise ConfigError.rule("--with", rule, word)
     runs = (options.runs or campaigns_root()) / campaign.key
-    until = None if options.hours is None else time.time() + 3600 * options.hours
+    until = time.time() + 3600 * options.hours
     queue = Queue(campaign, runs, options.into, options.launcher, options.extra, until)
     console = Console()
     if options.status:
@@ -72,7 +73,7 @@ def _perform(options: argparse.Namespace) -> int:
         console.print(f"{cell.name}: {sentence}", soft_wrap=True)
     if queue.given_up:
         console.print("The last runs failed alike, so no other was started.")
-    elif until and not interrupted and (left := len(queue.open())):
+    elif options.hours < math.inf and not interrupted and (left := len(queue.open())):
         console.print(
             f"Not all of it could end within --hours {options.hours:g}: {left} left for the next time."
         )
@@ -100,7 +101,7 @@ def _work(queue: Queue, at_once: int, console: Console) -> bool:
             elif done != {cell.name for cell in running}:
                 done = {cell.name for cell in running}
                 console.print(overview(queue, [*running], at_once))
-            if queue.until is not None and time.time() >= queue.until:
+            if time.time() >= queue.until:
                 console.print("The hours are over: the runs under way save their round.")
                 break
         return False
@@ -117,6 +118,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--hours",
         type=number(interval("(0, inf)")),
+        default=math.inf,
         metavar="H",
         help="end by then: what would take longer is not begun",
     )

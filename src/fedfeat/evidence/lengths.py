@@ -14,10 +14,10 @@ from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Cell
 from fedfeat.runs.tables import METRICS, rows_so_far
 
-ROUNDS = "federation.num_rounds="
+_ROUNDS = "federation.num_rounds="
 
 
-class Asked(NamedTuple):
+class _Overrides(NamedTuple):
     """What a run's overrides say, whatever its seed.
 
     Attributes:
@@ -74,24 +74,24 @@ def expected(known: Mapping[Cell, float], words: Mapping[Cell, Sequence[str]]) -
         known: Seconds by run.
         words: Overrides of those, and of the runs whose length is asked for.
     """
-    alike: dict[Asked, list[float]] = {}
+    alike: dict[_Overrides, list[float]] = {}
     for cell, seconds in known.items():
-        alike.setdefault(_asked(words[cell]), []).append(seconds)
+        alike.setdefault(_overrides(words[cell]), []).append(seconds)
     if not alike:
         return {}
     medians = {those: median(found) for those, found in alike.items()}
-    open_ones = {cell: _asked(those) for cell, those in words.items() if cell not in known}
-    estimates = {those: _estimate(those, medians) for those in {*open_ones.values()}}
-    return {cell: estimates[those] for cell, those in open_ones.items()}
+    asked = {cell: _overrides(those) for cell, those in words.items() if cell not in known}
+    estimates = {those: _estimate(those, medians) for those in {*asked.values()}}
+    return {cell: estimates[those] for cell, those in asked.items()}
 
 
-def _asked(words: Sequence[str]) -> Asked:
-    rounds = [word.removeprefix(ROUNDS) for word in words if word.startswith(ROUNDS)]
-    others = frozenset(word for word in words if not word.startswith(("seed=", ROUNDS)))
-    return Asked(others, int(rounds[0]) if len(rounds) == 1 and rounds[0].isdecimal() else None)
+def _overrides(words: Sequence[str]) -> _Overrides:
+    rounds = [word.removeprefix(_ROUNDS) for word in words if word.startswith(_ROUNDS)]
+    others = frozenset(word for word in words if not word.startswith(("seed=", _ROUNDS)))
+    return _Overrides(others, int(rounds[0]) if len(rounds) == 1 and rounds[0].isdecimal() else None)
 
 
-def _estimate(asked: Asked, medians: Mapping[Asked, float]) -> float:
+def _estimate(asked: _Overrides, medians: Mapping[_Overrides, float]) -> float:
     # The number in common, not its share of both: by that, runs of few words would be near to everything.
     near = {those: (len(asked.words & those.words), -len(those.words)) for those in medians}
     nearest = max(near.values())

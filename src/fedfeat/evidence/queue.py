@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ class Queue:
         kept: Folder of what is kept of finished ones.
         launcher: Hydra's launcher that starts each run; None is a process of this machine.
         extra: Overrides of where and how fast runs are made, which fix no numbers.
-        until: When it has to end, in seconds since the epoch: no run is begun that would take longer. None is never.
+        until: When it has to end, in seconds since the epoch: no run is begun that would take longer.
         failed: Runs that ended with an error in this process, with its last line.
     """
 
@@ -41,7 +42,7 @@ class Queue:
     kept: Path
     launcher: str | None = None
     extra: Sequence[str] = ()
-    until: float | None = None
+    until: float = math.inf
     failed: dict[Cell, str] = field(default_factory=dict)
     _last: deque[str] = field(default_factory=lambda: deque(maxlen=_ALIKE))
     _again: set[Cell] = field(default_factory=set)
@@ -131,23 +132,22 @@ class Queue:
     def left(self) -> dict[Cell, float]:
         """Estimate the seconds that each open run has still to go; {} where nothing is known."""
         known = {cell: stored.seconds(place) for cell, place in self.places(self.campaign.cells()).items()}
-        begun = {cell: standing(self.runs / cell.name) for cell in self.open()}
-        own = {cell: whole for cell, found in begun.items() if found and (whole := found.whole())}
-        words = {cell: self.campaign.words_of(cell) for cell in (*known, *begun)}
+        open_ones = self.open()
+        begun = {cell: found for cell in open_ones if (found := standing(self.runs / cell.name))}
+        own = {cell: whole for cell, found in begun.items() if (whole := found.whole())}
+        words = {cell: self.campaign.words_of(cell) for cell in (*known, *open_ones)}
         lengths = expected(known | own, words) | own
-        return {
-            cell: max(length - (found.seconds if (found := begun[cell]) else 0.0), 0.0)
-            for cell, length in lengths.items()
-        }
+        spent = {cell: found.seconds for cell, found in begun.items()}
+        return {cell: max(length - spent.get(cell, 0.0), 0.0) for cell, length in lengths.items()}
 
     def ready(self, running: Sequence[Cell]) -> Cell | None:
         """Give the first run that can be started, and ends in time; None where there is none, or where `given_up`."""
         if self.given_up:
             return None
-        rest = None if self.until is None else self.until - time.time()
-        left = {} if rest is None else self.left()
+        rest = self.until - time.time()
+        left = self.left() if rest < math.inf else {}
         for cell in self.open():
-            in_time = rest is None or left.get(cell, 0.0) <= rest
+            in_time = left.get(cell, 0.0) <= rest
             if cell not in running and in_time and self.words(cell) is not None:
                 return cell
         return None

@@ -1,6 +1,7 @@
 """What a campaign's queue makes of runs that end, stop and fail, without making any."""
 
 import json
+import math
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -167,10 +168,10 @@ def two_lengths(tmp_path, until):
     return queue, *(Cell("s", "", arm, "", 1) for arm in words)
 
 
-@pytest.mark.parametrize(("rest", "begun"), [(None, "long"), (1001, "long"), (900, "short"), (9, None)])
+@pytest.mark.parametrize(("rest", "begun"), [(math.inf, "long"), (1001, "long"), (900, "short"), (9, None)])
 def test_a_run_that_would_end_too_late_is_not_begun_and_a_shorter_one_is(rest, begun, tmp_path, monkeypatch):
     monkeypatch.setattr(queue_module.time, "time", lambda: 5.0)
-    queue, long, short = two_lengths(tmp_path, None if rest is None else 5.0 + rest)
+    queue, long, short = two_lengths(tmp_path, 5.0 + rest)
     assert queue.ready([]) == {"long": long, "short": short, None: None}[begun]
 
 
