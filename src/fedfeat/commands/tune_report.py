@@ -34,6 +34,7 @@ _SHOWN = 10
 def overview(search: Search, running: Sequence[int], at_once: int) -> Group:
     """Draw how many trials there are, the best so far, and those under way with their rounds."""
     from rich.console import Group
+    from rich.text import Text
 
     trials = _known(search)
     standings = {trial.number: search.standing(trial.number) for trial in trials}
@@ -49,7 +50,7 @@ def overview(search: Search, running: Sequence[int], at_once: int) -> Group:
         found = standings.get(number)
         where = f"round {found.round_idx}/{found.num_rounds}" if found else "begins"
         lines.append(f"trial {number} {where}  {' '.join(search.words(number)[len(search.asked.words) :])}")
-    return Group(*lines)
+    return Group(*map(Text, lines))
 
 
 def _left(

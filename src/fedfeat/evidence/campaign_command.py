@@ -5,7 +5,8 @@
     uv run python scripts/campaign.py results/evidence.yaml --jobs 32 --launcher submitit_slurm
 
 Runs lie below $FEDFEAT_CAMPAIGNS (~/.local/share/fedfeat/campaigns), in a folder by the campaign's key, so that any
-checkout goes on with them. Ctrl-C or SIGTERM lets the runs under way save their round; the next start goes on there.
+checkout goes on with them. Ctrl-C or SIGTERM lets the runs under way save their round, where that takes no more than
+a minute; the next start goes on with the last that is saved.
 The small files of finished runs are copied to --into.
 """
 
@@ -28,6 +29,7 @@ from fedfeat.config.command_line import Parser, number
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign_file import read_campaign
+from fedfeat.evidence.processes import SLURM
 from fedfeat.evidence.progress import overview
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import campaigns_root
@@ -70,21 +72,21 @@ def _perform(options: argparse.Namespace) -> int:
             queue.collect(cell)
         interrupted = _work(queue, options.jobs, console)
     for cell, sentence in queue.failed.items():
-        console.print(f"{cell.name}: {sentence}", soft_wrap=True)
+        console.print(f"{cell.name}: {sentence}", soft_wrap=True, markup=False)
     if queue.given_up:
         console.print("The last runs failed alike, so no other was started.")
     elif options.hours < math.inf and not interrupted and (left := len(queue.open())):
-        console.print(
-            f"Not all of it could end within --hours {options.hours:g}: {left} left for the next time."
-        )
+        console.print(f"--hours {options.hours:g} went this far: {left} left for the next time.")
     return 130 if interrupted else int(bool(queue.failed))
 
 
 def _work(queue: Queue, at_once: int, console: Console) -> bool:
     """Make the runs; True where it was interrupted."""
+    jobs = queue.launcher == SLURM
+    left = "jobs that are submitted go on by themselves" if jobs else "the runs under way save their round"
 
     def stop(number: int, frame: FrameType | None) -> None:
-        console.print("Stopping: the runs under way save their round.")
+        console.print(f"Stopping: {left}.")
         signal.default_int_handler(number, frame)
 
     for asked in (signal.SIGINT, signal.SIGTERM):
@@ -102,7 +104,7 @@ def _work(queue: Queue, at_once: int, console: Console) -> bool:
                 done = {cell.name for cell in running}
                 console.print(overview(queue, [*running], at_once))
             if time.time() >= queue.until:
-                console.print("The hours are over: the runs under way save their round.")
+                console.print(f"The hours are over: {left}.")
                 break
         return False
     return True

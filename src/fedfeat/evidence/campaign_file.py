@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,16 +53,18 @@ def _study(name: str, node: Mapping[str, Any], arms: Mapping[str, tuple[str, ...
         raise ConfigError.rule(f"{place}.seeds", "be a list of numbers from 0 on", seeds)
     if len({*seeds}) < len(seeds):
         raise ConfigError.rule(f"{place}.seeds", "name each seed once", seeds)
-    own = _own(place, node.get("own"), chosen)
+    priority = node.get("priority", 0)
+    if type(priority) not in (int, float) or not math.isfinite(priority):
+        raise ConfigError.rule(f"{place}.priority", "be a number", priority)
     return Study(
         name=name,
         words=_words(f"{place}.words", node.get("words") or []),
         arms={arm: arms[arm] for arm in chosen},
         settings=_axis(f"{place}.settings", node.get("settings")),
         grid=_axis(f"{place}.grid", node.get("grid")),
-        own=own,
+        own=_own(place, node.get("own"), chosen),
         seeds=tuple(seeds),
-        priority=float(node.get("priority", 0)),
+        priority=float(priority),
         tuned=_tuned(f"{place}.tuned", node.get("tuned")),
         keeps=_texts(f"{place}.keeps", node.get("keeps") or []),
         then=_then(place, node.get("then") or {}, chosen),
@@ -127,6 +130,8 @@ def _check_tuned(study: Study, studies: Mapping[str, Study]) -> None:
 def _axis(place: str, node: Any) -> dict[str, tuple[str, ...]]:
     if node is None:
         return {"": ()}
+    if node == {}:
+        raise ConfigError.rule(place, "be left out or name one", node)
     return {str(name): _words(f"{place}.{name}", words) for name, words in _mapping(place, node).items()}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -14,19 +16,20 @@ from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Cell
 from fedfeat.runs.tables import METRICS, rows_so_far
 
-_ROUNDS = "federation.num_rounds="
+_FACTORS = ("federation.num_rounds", "federation.local_epochs", "data.loader.num_train")
+"""What a run's length grows with."""
 
 
 class _Overrides(NamedTuple):
     """What a run's overrides say, whatever its seed.
 
     Attributes:
-        words: Those that do not say how many rounds it has.
-        rounds: Its rounds; None where its preset alone says so.
+        words: Those that give no factor of its length.
+        factors: Those that do, by key; what its preset alone says is not among them.
     """
 
     words: frozenset[str]
-    rounds: int | None
+    factors: frozenset[tuple[str, int]]
 
 
 class Standing(NamedTuple):
@@ -65,10 +68,18 @@ def standing_of(rows: Sequence[Mapping[str, str]], federation: Mapping[str, Any]
     return None
 
 
+@cache
+def length(place: Path) -> float:
+    """Give the seconds of an ended run; of one that has diverged, what all its rounds would have taken."""
+    if stored.has_diverged(place) and (found := standing(place)) and (whole := found.whole()):
+        return whole
+    return stored.seconds(place)
+
+
 def expected(known: Mapping[Cell, float], words: Mapping[Cell, Sequence[str]]) -> dict[Cell, float]:
     """Estimate the seconds of runs by those that have most overrides in common with them; {} where none is known.
 
-    That is their median, each for as many rounds as the run has that is asked for.
+    That is their median, each for as many rounds, epochs and images as the run has that is asked for.
 
     Args:
         known: Seconds by run.
@@ -86,17 +97,23 @@ def expected(known: Mapping[Cell, float], words: Mapping[Cell, Sequence[str]]) -
 
 
 def _overrides(words: Sequence[str]) -> _Overrides:
-    rounds = [word.removeprefix(_ROUNDS) for word in words if word.startswith(_ROUNDS)]
-    others = frozenset(word for word in words if not word.startswith(("seed=", _ROUNDS)))
-    return _Overrides(others, int(rounds[0]) if len(rounds) == 1 and rounds[0].isdecimal() else None)
+    others, factors = set(), {}
+    for key, _, value in (word.partition("=") for word in words if not word.startswith("seed=")):
+        if key in _FACTORS and value.isdecimal():
+            factors[key] = int(value)
+        else:
+            others.add(f"{key}={value}")
+    return _Overrides(frozenset(others), frozenset(factors.items()))
 
 
 def _estimate(asked: _Overrides, medians: Mapping[_Overrides, float]) -> float:
     # The number in common, not its share of both: by that, runs of few words would be near to everything.
     near = {those: (len(asked.words & those.words), -len(those.words)) for those in medians}
     nearest = max(near.values())
-    return median(
-        medians[those] * (asked.rounds / those.rounds if asked.rounds and those.rounds else 1.0)
-        for those, found in near.items()
-        if found == nearest
-    )
+    return median(medians[those] * _ratio(asked, those) for those, found in near.items() if found == nearest)
+
+
+def _ratio(asked: _Overrides, known: _Overrides) -> float:
+    """Say how often one run is as long as another, by the factors that both are given."""
+    one, other = dict(asked.factors), dict(known.factors)
+    return prod(one[key] / other[key] for key in one.keys() & other.keys() if other[key])

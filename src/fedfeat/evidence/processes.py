@@ -17,6 +17,9 @@ from fedfeat.runs.directory import FAILURE, is_locked
 LOG = "campaign.log"
 """File in a run's folder that has what it printed."""
 _JOBS = ".submitit"
+SLURM = "submitit_slurm"
+"""Hydra's launcher whose jobs go on without the process that submitted them."""
+_LOOK_S = 20.0
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -56,6 +59,20 @@ class Elsewhere:
         return 0
 
 
+class Submitted(Elsewhere):
+    """A run with a job that an earlier start has submitted to SLURM."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._waits, self._looked = True, time.monotonic()
+
+    def poll(self) -> int | None:
+        """Give 0 where the job has left the queue and nobody holds the folder; it asks SLURM every 20 seconds."""
+        if self._waits and time.monotonic() - self._looked > _LOOK_S:
+            self._waits, self._looked = is_submitted(self._place), time.monotonic()
+        return None if self._waits else super().poll()
+
+
 class Source(Protocol[Item]):
     """Who says which runs are to be made.
 
@@ -93,6 +110,8 @@ def start_run(
     place.mkdir(parents=True, exist_ok=True)
     if is_locked(place):
         return Elsewhere(place)
+    if launcher == SLURM and is_submitted(place):
+        return Submitted(place)
     # Of an earlier start: what this one fails by is said by itself.
     (place / FAILURE).unlink(missing_ok=True)
     with (place / LOG).open("ab") as log:
@@ -126,9 +145,23 @@ def end_run(process: Process, place: Path, launcher: str | None = None) -> None:
         place: Its folder.
         launcher: See `start_run`.
     """
-    if launcher == "submitit_slurm" and (jobs := [path.name for path in (place / _JOBS).glob("[0-9]*")]):
+    if launcher == SLURM and (jobs := _jobs(place)):
         subprocess.run(["scancel", *jobs], capture_output=True, check=False)
     leave_run(process, launcher)
+
+
+def is_submitted(place: Path) -> bool:
+    """Whether a job that was submitted for a run waits or runs on SLURM."""
+    jobs = _jobs(place)
+    command = ["squeue", "--noheader", "--array", "--me", "--format=%i"]
+    with suppress(OSError):
+        said = subprocess.run(command, capture_output=True, text=True, check=False) if jobs else None
+        return said is not None and not {*jobs}.isdisjoint(said.stdout.split())
+    return False
+
+
+def _jobs(place: Path) -> list[str]:
+    return [path.name for path in (place / _JOBS).glob("[0-9]*")]
 
 
 def leave_run(process: Process, launcher: str | None = None) -> None:
@@ -138,11 +171,7 @@ def leave_run(process: Process, launcher: str | None = None) -> None:
         process: See `end_run`.
         launcher: See `start_run`.
     """
-    if (
-        launcher not in (None, "submitit_slurm")
-        and isinstance(process, subprocess.Popen)
-        and process.poll() is None
-    ):
+    if launcher not in (None, SLURM) and isinstance(process, subprocess.Popen) and process.poll() is None:
         # Jobs of this machine are of the group of the process that waits for them, and go on after SIGTERM.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
@@ -159,8 +188,10 @@ def failure(place: Path) -> str:
     """Give the sentence that a run has left, else the last line of its log that is not empty."""
     with suppress(OSError):
         return (place / FAILURE).read_text().strip()
-    lines = (place / LOG).read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "no output"
+    with suppress(OSError):
+        if lines := (place / LOG).read_text(errors="replace").strip().splitlines():
+            return lines[-1]
+    return "no output"
 
 
 def work(

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.lengths import standing
@@ -28,8 +29,9 @@ def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
         lines = [_line(queue, cell) for cell in cells if cell in running]
         lines += [f"{_short(cell)} failed, {queue.failed[cell]}" for cell in cells if cell in queue.failed]
         done = sum(cell in ended for cell in cells)
-        table.add_row(study.name, f"{done}/{len(cells)}", "\n".join(lines))
-    return Group(heading, table)
+        # As text: what failed runs say is no markup, and may have brackets.
+        table.add_row(Text(study.name), f"{done}/{len(cells)}", Text("\n".join(lines)))
+    return Group(Text(heading), table)
 
 
 def _line(queue: Queue, cell: Cell) -> str:

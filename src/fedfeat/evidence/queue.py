@@ -15,7 +15,7 @@ from pathlib import Path
 from fedfeat.errors import ConfigError
 from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Campaign, Cell
-from fedfeat.evidence.lengths import expected, standing
+from fedfeat.evidence.lengths import expected, length, standing
 from fedfeat.evidence.processes import Process, failure, start_run, work
 from fedfeat.evidence.tuning import chosen_point
 
@@ -131,7 +131,7 @@ class Queue:
 
     def left(self) -> dict[Cell, float]:
         """Estimate the seconds that each open run has still to go; {} where nothing is known."""
-        known = {cell: stored.seconds(place) for cell, place in self.places(self.campaign.cells()).items()}
+        known = {cell: length(place) for cell, place in self.places(self.campaign.cells()).items()}
         open_ones = self.open()
         begun = {cell: found for cell in open_ones if (found := standing(self.runs / cell.name))}
         own = {cell: whole for cell, found in begun.items() if (whole := found.whole())}
@@ -162,8 +162,13 @@ class Queue:
         )
 
     def work(self, at_once: int, pause_s: float = 1.0) -> Generator[dict[Cell, Process]]:
-        """Make all runs; see `processes.work`."""
-        return work(self, at_once, pause_s)
+        """Make all runs; see `processes.work`. What ends while they are asked to stop is kept, too."""
+        begun = self.open()
+        try:
+            yield from work(self, at_once, pause_s)
+        finally:
+            for cell in self.places(cell for cell in begun if cell not in self.failed):
+                self.ended(cell, 0)
 
     def ended(self, cell: Cell, code: int) -> None:
         """Keep what an ended run has left, or the last line of one that failed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 
 from fedfeat.errors import DIVERGED, ConfigError
 from fedfeat.files import atomic_write_text
@@ -59,7 +62,9 @@ def check_words(place: Path, words: Sequence[str]) -> None:
     """
     inner = place / ".hydra" / "overrides.yaml"
     made = yaml.safe_load((inner if inner.exists() else place / "overrides.yaml").read_text())
-    differing = sorted({*_fixing(made).values()} ^ {*_fixing(words).values()})
+    meanings = {word: _meaning(word) for word in _fixing(made) ^ _fixing(words)}
+    times = Counter(meanings.values())
+    differing = sorted(word for word, meaning in meanings.items() if times[meaning] == 1)
     if differing:
         rule = "hold the run that the campaign asks for (an altered study is a new one, under a new name)"
         raise ConfigError(
@@ -110,6 +115,14 @@ def seconds(place: Path) -> float:
     return float(json.loads((place / "summary.json").read_text())["seconds"])
 
 
-def _fixing(words: Iterable[str]) -> dict[str, str]:
-    """Give the words that fix numbers by their keys; of a key's several the last one counts."""
-    return {key_of(word): word for word in words if fixes_numbers(key_of(word))}
+def _fixing(words: Iterable[str]) -> set[str]:
+    """Give the words that fix numbers; of a key's several the last one counts."""
+    return {*{key_of(word): word for word in words if fixes_numbers(key_of(word))}.values()}
+
+
+def _meaning(word: str) -> str:
+    """Give an override as it is parsed: Hydra's launchers write ``x=1e-9`` as ``x=1e-09``, ``x=true`` as ``x=True``."""
+    with suppress(HydraException):
+        override = OverridesParser.create().parse_override(word)
+        return f"{override.get_key_element()}={override.value()!r}"
+    return word

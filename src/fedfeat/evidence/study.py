@@ -44,9 +44,7 @@ class Asked:
     def record(self) -> dict[str, Any]:
         """Give what has to be the same when a search goes on."""
         tried = {key: str(one) for key, one in self.space.items()}
-        words = sorted(
-            word for word in self.words if fixes_numbers(key := key_of(word)) and key[:6] != "hydra."
-        )
+        words = sorted(word for word in self.words if fixes_numbers(key_of(word)))
         return {"words": words, "space": tried, "seed": self.seed}
 
 

@@ -22,7 +22,18 @@ from fedfeat.files import atomic_write_text
 from fedfeat.runs.text import flatten
 
 # Where a run is stored, shown or executed does not change its numbers, so these do not tell two experiments apart.
-_NEUTRAL = ("paths", "logger", "trace", "resume", "objective", "executor", "name", "group", "published")
+_NEUTRAL = (
+    "paths",
+    "logger",
+    "trace",
+    "resume",
+    "objective",
+    "executor",
+    "name",
+    "group",
+    "published",
+    "hydra",
+)
 _NEUTRAL_WITHIN = {
     "federation": ("checkpoint_every", "ram_budget_mb"),
     **dict.fromkeys(("data", "public"), ("root", "cache_dir", "download")),
@@ -49,8 +60,8 @@ def experiment_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fixes_numbers(key: str) -> bool:
-    """Whether what a dotted key is set to can be a part of `experiment_config`."""
-    top, *below = key.split(".")
+    """Whether what a key is set to, of values or of groups, can be a part of `experiment_config`."""
+    top, *below = re.split(r"[./]", key)
     return top not in _NEUTRAL and not (below and below[-1] in _NEUTRAL_WITHIN.get(top, ()))
 
 

@@ -112,6 +112,10 @@ def study(**changes):
             "studies.late.tuned.study must name a study that is not tuned itself",
         ),
         (study(sedes=[0]), "did you mean seeds"),
+        (study(priority="high"), "studies.late.priority must be a number, but it is 'high'"),
+        (study(priority=float("nan")), "studies.late.priority must be a number"),
+        (study(grid={}), "studies.late.grid must be left out or name one, but it is {}"),
+        (study(settings={}), "studies.late.settings must be left out or name one, but it is {}"),
         (study(own={"b": {"x": []}}), "studies.late.own must name arms of the study, but it is 'b'"),
         (
             study(own={"a": {"x": [], "y": []}}),

@@ -15,6 +15,7 @@ KNOWN = {
     ("short", "a", 1): (["scale=fifth", "algorithm=a", "federation.num_rounds=10", "seed=1"], 120.0),
     ("short", "b", 0): (["scale=fifth", "algorithm=b", "federation.num_rounds=10", "seed=0"], 300.0),
     ("digits", "a", 0): (["algorithm=a"], 3.0),
+    ("some", "a", 0): (["images=some", "federation.local_epochs=2", "data.loader.num_train=100"], 16.0),
 }
 
 
@@ -26,9 +27,22 @@ KNOWN = {
         (["scale=fifth", "algorithm=b", "more=1"], 300.0),  # its preset says how many rounds it has
         (["scale=fifth", "algorithm=c", "federation.num_rounds=10"], 205.0),  # between a and b
         (["algorithm=a", "other=1"], 3.0),  # as near to two, of which one has less that it lacks
-        (["algorithm=a", "federation.num_rounds=2", "federation.num_rounds=10"], 3.0),
+        (["scale=fifth", "algorithm=b", "federation.num_rounds=10", "federation.num_rounds=40"], 1200.0),
+        (["scale=fifth", "algorithm=b", "federation.num_rounds=${r}"], 300.0),
+        (["images=some", "federation.local_epochs=6", "data.loader.num_train=200"], 96.0),
     ],
-    ids=["median", "rounds", "preset", "two as near", "fewest of its own", "rounds twice"],
+    ids=[
+        *(
+            "median",
+            "rounds",
+            "preset",
+            "two as near",
+            "fewest of its own",
+            "rounds twice",
+            "rounds by a word",
+        ),
+        "epochs and images",
+    ],
 )
 def test_a_run_takes_as_long_as_those_that_have_most_words_in_common(words, seconds):
     known = {cell(*name): found for name, (_, found) in KNOWN.items()}

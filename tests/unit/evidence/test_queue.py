@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from fedfeat.errors import ConfigError
+from fedfeat.errors import DIVERGED, ConfigError
 from fedfeat.evidence import processes
 from fedfeat.evidence import queue as queue_module
 from fedfeat.evidence.campaign import Campaign, Cell, Study
@@ -131,9 +131,15 @@ def test_what_is_kept_of_another_run_is_refused(tmp_path):
         (["a=1", "a=2"], ["a=2"], True),
         (["a=1", "a=2"], ["a=2", "a=1"], False),
         (["b=1", "a=2"], ["a=2", "b=1"], True),
+        # As Hydra writes them for its launchers.
+        (["a=True", "b=1e-09", "c=0.1", "d=[8,8]"], ["a=true", "b=1e-9", "c=0.10", "d=[8, 8]"], True),
+        (["a=True"], ["a=1"], False),
+        (["a='1'"], ["a=1"], False),
+        (["+a=1"], ["a=1"], False),
+        (["hydra.launcher.timeout_min=5", "a=1"], ["hydra/launcher=joblib", "a=1"], True),
     ],
 )
-def test_of_a_key_s_several_words_the_last_one_counts(made, asked, alike, tmp_path):
+def test_the_words_of_a_finished_run_are_those_of_the_campaign_by_what_they_say(made, asked, alike, tmp_path):
     (tmp_path / "overrides.yaml").write_text(yaml.safe_dump(made))
     with nullcontext() if alike else pytest.raises(ConfigError, match="stands in one of the two only"):
         check_words(tmp_path, asked)
@@ -180,3 +186,37 @@ def test_of_a_run_under_way_only_the_rest_has_to_be_in_time(tmp_path, monkeypatc
     queue, long, _ = two_lengths(tmp_path, 105.0)
     begin(queue, long, 60.0)
     assert queue.ready([]) == long
+
+
+class Ending:
+    """A process whose run is finished by the time it heeds a signal."""
+
+    def __init__(self, finished):
+        self.finished, self.asked = finished, False
+
+    def poll(self):
+        return 0 if self.asked else None
+
+    def send_signal(self, _):
+        self.asked = True
+
+    def wait(self):
+        self.finished()
+        return 0
+
+
+def test_a_run_that_ends_while_the_campaign_is_stopped_is_kept(tmp_path, monkeypatch):
+    queue = queue_of(tmp_path)
+    monkeypatch.setattr(queue_module, "start_run", lambda *_: Ending(lambda: finish(queue, CELLS[0])))
+    course = queue.work(1)
+    assert list(next(course)) == CELLS[:1]
+    course.close()
+    assert is_finished(queue.kept / CELLS[0].name)
+
+
+def test_a_run_that_diverged_early_says_what_a_whole_one_takes(tmp_path):
+    queue = queue_of(tmp_path)
+    begin(queue, CELLS[0], 8.0)  # two of four rounds
+    (queue.runs / CELLS[0].name / "failure.txt").write_text(f"weight {DIVERGED}.\n")
+    assert queue.settled(CELLS[0])
+    assert queue.left()[CELLS[1]] == 16.0
