@@ -10,7 +10,6 @@ docs/performance.md is made of all of them.
 
 import argparse
 import os
-import platform
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -26,32 +25,28 @@ from fedfeat.evidence.bench import FILE, PAGE, Line, append, makers, spread
 from fedfeat.evidence.pages import filled
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.directory import git_commit
+from fedfeat.runs.machine import machine
 
 BASE = "by hand, 2 processes"
 # Fewer than a table of the page has: all workloads together take less than 5 minutes on 2 cores.
 ROUNDS = {"W1": 20, "W2": 5, "W3": 3, "W4": 2}
 
 
-def machine() -> dict[str, Any]:
+def here() -> dict[str, Any]:
     """Say what the numbers depend on beside the commit."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)), "torch": torch.__version__, "load": round(os.getloadavg()[0], 1),
-    }  # fmt: skip
+    facts = machine(torch.device("cpu"))
+    return facts | {"torch": torch.__version__, "load": round(os.getloadavg()[0], 1)}
 
 
 def measure(name: str, w: Workload, commit: str) -> Line:
     """Time one workload."""
-    here = machine()
+    ran_on = here()
     with tempfile.TemporaryDirectory() as folder:
         times = compare(w, [BASE, w.best], Path(folder))
     own, base = times[w.best], times[BASE]
     seconds = (round(statistics.median(own), 5), round(statistics.median(base), 5))
     ratio = tuple(round(value, 4) for value in spread(own, base))
-    return Line(name, commit, date.today().isoformat(), here, w.best, BASE, seconds, ratio, w.rounds)
+    return Line(name, commit, date.today().isoformat(), ran_on, w.best, BASE, seconds, ratio, w.rounds)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

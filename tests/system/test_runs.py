@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from cut_runs import lose_end
 
 from fedfeat.loggers.console import ConsoleLogger
 from fedfeat.rounds import history
+from fedfeat.runs.machine import machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,8 +49,9 @@ def test_a_run_leaves_what_the_contract_names(cli, small, tmp_path, monkeypatch)
     found = summary(run)
     assert set(found) >= {
         "seed", "algorithm", "num_rounds", "final", "best_val", "to_target", "weights_sha256", "config_sha256",
-        "versions", "git_commit", "git_commits", "seconds",
+        "versions", "git_commit", "git_commits", "machines", "seconds",
     }  # fmt: skip
+    assert found["machines"] == [machine(torch.device("cpu"))]
     metrics = rows(run / "metrics.csv")
     assert [int(row["round"]) for row in metrics] == [0, 1, 2, 3]
     assert len(rows(run / "clients.csv")) == 4 * 4

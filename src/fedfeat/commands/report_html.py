@@ -190,8 +190,9 @@ def _provenance(found: Gathered) -> tuple[Table, list[str]]:
     packages = [made if isinstance(made := run.summary.get("versions"), dict) else {} for _, run in runs]
     common = {k: v for k, v in packages[0].items() if all(one.get(k) == v for one in packages)}
     root = os.path.commonpath([run.path.resolve().parent for _, run in runs])
+    machines = [_machines(run.summary) for _, run in runs]
     rows, differ = [], any(one.keys() - common.keys() for one in packages)
-    for (label, run), made in zip(runs, packages, strict=True):
+    for (label, run), made, ran_on in zip(runs, packages, machines, strict=True):
         digests = [*data_facts(run).fingerprint, "", ""][: len(_FINGERPRINTS)]
         kept = [run.summary.get(key) for key in ("git_commit", "config_sha256", "weights_sha256")]
         seed, seconds = run.summary["seed"], _finite(run.summary.get("seconds"))
@@ -199,13 +200,24 @@ def _provenance(found: Gathered) -> tuple[Table, list[str]]:
         cells.append(Cell("" if seconds is None else f"{seconds:.0f}", seconds))
         other = ", ".join(f"{name} {version}" for name, version in made.items() if name not in common)
         cells += [Cell(other)] if differ else []
+        cells += [Cell(ran_on)] if len({*machines}) > 1 else []
         rows.append([*cells, Cell(os.path.relpath(run.path.resolve(), root))])
     head = ["setting", "seed", "commit", *_FINGERPRINTS, "configuration", "weights", "seconds"]
     notes = [f"Directories are those below {root}."]
     if common:
         versions_text = ", ".join(f"{name} {version}" for name, version in common.items())
         notes.append(f"Of all runs: {versions_text}.")
-    return Table("Runs", [*head, *(["versions"] if differ else []), "directory"], rows), notes
+    if machines[0] and len({*machines}) == 1:
+        notes.append(f"All ran on {machines[0]}.")
+    head += [*(["versions"] if differ else []), *(["machine"] if len({*machines}) > 1 else []), "directory"]
+    return Table("Runs", head, rows), notes
+
+
+def _machines(summary: Mapping[str, Any]) -> str:
+    """Write what a run ran on, one after the other; nothing where it does not say."""
+    found = [one for one in summary.get("machines") or () if isinstance(one, Mapping)]
+    parts = [(one.get("cpu"), f"{one.get('cores')} cores", one.get("bf16"), one.get("gpu")) for one in found]
+    return "; ".join(", ".join(str(part) for part in those if part) for those in parts)
 
 
 def _digest(digest: Any) -> Cell:

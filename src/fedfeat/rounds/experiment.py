@@ -17,7 +17,7 @@ from fedfeat.executors.base import Executor
 from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.loggers.csv_logger import CsvLogger
 from fedfeat.rounds.finite import FiniteWatch
-from fedfeat.rounds.history import first_history, note, settle_tables, under_commit
+from fedfeat.rounds.history import first_history, made_by, note, settle_tables
 from fedfeat.rounds.loop import Progress, first_progress, run_rounds
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.signals import Stopping
@@ -27,6 +27,7 @@ from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.directory import versions
 from fedfeat.runs.feature_figures import draw_encodings
+from fedfeat.runs.machine import machine
 from fedfeat.runs.records import RoundRecord
 from fedfeat.server import Server
 
@@ -162,11 +163,12 @@ class Experiment:
         """
         self.executor.open()
         self.server.setup(site_of(self.executor.worker, self.meter.spend))
+        here = machine(self.data.device)
         checkpoint = self.checkpoints.load_latest(lambda found: self.store.check(found.manifest))
         if checkpoint is None:
             worker = self.executor.worker
             state = self.server.init(worker.module.model, federation_of(worker, self.plan.excluded))
-            return first_progress(state, self.spent), under_commit(first_history())
+            return first_progress(state, self.spent), made_by(first_history(), here)
         if checkpoint.config_sha256 != self.config_sha256:
             raise CheckpointError(
                 f"checkpoints must be of the same configuration, but those in {self.checkpoints.directory} are not."
@@ -174,7 +176,7 @@ class Experiment:
         self.store.restore(checkpoint.manifest)
         _log.info("Resuming after round %d of %d.", checkpoint.round_idx, self.plan.num_rounds)
         progress = Progress(checkpoint.round_idx, checkpoint.server_state, checkpoint.counters)
-        return progress, under_commit(checkpoint.extra)
+        return progress, made_by(checkpoint.extra, here)
 
     def _save(self, progress: Progress, kept: dict[str, Any]) -> None:
         if not self.is_primary:
@@ -203,6 +205,7 @@ class Experiment:
             "versions": versions(),
             "git_commit": kept["git_commits"][-1],
             "git_commits": kept["git_commits"],
+            "machines": kept["machines"],
             "seconds": kept["seconds"],
         } | {name: kept[name] for name in ("stopped", "repaired") if name in kept}
 

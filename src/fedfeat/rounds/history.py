@@ -1,7 +1,7 @@
 """What a run keeps of its rounds: the few numbers of the summary, and how many rows its tables have."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,19 @@ def first_history() -> dict[str, Any]:
     return {"to_target": {}, "rows": {}}
 
 
-def under_commit(kept: dict[str, Any]) -> dict[str, Any]:
+def made_by(kept: dict[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
     """Give what is kept with the commit of the source tree as the last of its ``git_commits``, each named once.
 
     It is read when a run starts or goes on: a checkout may move on while the code that runs is the one that was read.
+
+    Args:
+        kept: See `first_history`.
+        machine: See `runs.machine`; the last of its ``machines`` in the same way.
     """
-    commit = git_commit()
-    earlier = [one for one in kept.get("git_commits", []) if one != commit]
-    return kept | {"git_commits": [*earlier, commit]}
+    found = {"git_commits": git_commit(), "machines": dict(machine)}
+    return kept | {
+        key: [*(old for old in kept.get(key, []) if old != new), new] for key, new in found.items()
+    }
 
 
 def note(

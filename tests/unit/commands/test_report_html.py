@@ -112,16 +112,45 @@ def test_configurations_and_provenance(place, page):
     assert len(rows) == 6
 
 
+def altered(run, change):
+    """Rewrite the summary of a run."""
+    summary = json.loads((run / "summary.json").read_text())
+    change(summary)
+    (run / "summary.json").write_text(json.dumps(summary))
+
+
 def test_versions_that_differ_have_a_column(place, tmp_path):
     for seed, version in enumerate(("2.9", "2.8")):
         run = add_details(make_run(tmp_path / "in" / str(seed), seed), seed)
-        summary = json.loads((run / "summary.json").read_text())
-        summary["versions"]["torch"] = version
-        (run / "summary.json").write_text(json.dumps(summary))
+        altered(run, lambda summary, version=version: summary["versions"].update(torch=version))
     page = make_page(tmp_path)
     head, *rows = tables(page)["Runs"]
     assert [row[head.index("versions")] for row in rows] == ["torch 2.9", "torch 2.8"]
     assert "Of all runs: python 3.12.1." in page
+
+
+SLOW = {"cpu": "One", "cores": 2, "bf16": None, "gpu": None}
+FAST = {"cpu": "Two", "cores": 16, "bf16": "amx_bf16", "gpu": "H100"}
+
+
+@pytest.mark.parametrize(
+    ("machines", "column"),
+    [
+        ([[SLOW], [SLOW]], None),
+        ([[SLOW], [SLOW, FAST]], ["One, 2 cores", "One, 2 cores; Two, 16 cores, amx_bf16, H100"]),
+        ([[SLOW], None], ["One, 2 cores", ""]),
+        ([None, None], None),
+    ],
+    ids=["alike", "differing", "older", "all older"],
+)
+def test_machines_that_differ_have_a_column(machines, column, tmp_path):
+    for seed, found in enumerate(machines):
+        run = add_details(make_run(tmp_path / "in" / str(seed), seed), seed)
+        altered(run, lambda summary, found=found: summary.update(machines=found))
+    page = make_page(tmp_path)
+    head, *rows = tables(page)["Runs"]
+    assert ([row[head.index("machine")] for row in rows] if "machine" in head else None) == column
+    assert ("All ran on One, 2 cores." in page) == (machines == [[SLOW], [SLOW]])
 
 
 def test_curves_clients_splits_and_maps_are_those_of_the_files(page):

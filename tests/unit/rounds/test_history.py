@@ -54,10 +54,11 @@ def test_the_best_round_on_validation_data_is_the_first_of_equals(metric, target
     assert kept_of(0.1, 0.6, 0.7, metric=metric, target_metric=target_metric)["best_val"]["round"] == 2
 
 
-def test_the_commit_under_which_a_run_goes_on_is_the_last_of_its_commits(monkeypatch):
-    """Also where it is one that it had before."""
+def test_commit_and_machine_that_a_run_goes_on_with_are_the_last_of_its_own(monkeypatch):
+    """Also where they are ones that it had before."""
     kept = {"rows": {}}
-    for commit, expected in (("a", ["a"]), ("b", ["a", "b"]), ("b", ["a", "b"]), ("a", ["b", "a"])):
-        monkeypatch.setattr(history, "git_commit", lambda commit=commit: commit)
-        kept = history.under_commit(kept)
-        assert kept == {"rows": {}, "git_commits": expected}
+    for name, expected in (("a", ["a"]), ("b", ["a", "b"]), ("b", ["a", "b"]), ("a", ["b", "a"])):
+        monkeypatch.setattr(history, "git_commit", lambda name=name: name)
+        kept = history.made_by(kept, {"cpu": name})
+        machines = [{"cpu": one} for one in expected]
+        assert kept == {"rows": {}, "git_commits": expected, "machines": machines}
