@@ -30,7 +30,7 @@ def test_a_bench_leaves_a_line_per_workload_and_the_table(bench, tmp_path, capsy
     bench.main(["--root", str(tmp_path), "--rounds", "2"])
     (line,) = read(tmp_path / FILE)
     assert (line.workload, line.ours, line.base, line.rounds) == ("W1", "executor=serial", bench.BASE, 2)
-    assert line.machine.keys() == {"cpu", "cores", "torch", "load"}
+    assert line.machine.keys() == {"cpu", "cores", "bf16", "gpu", "torch", "load"}
     assert line.machine["cpu"]
     middle, low, high = line.ratio
     assert low <= middle <= high

@@ -29,7 +29,7 @@ class Line:
         workload: Its name.
         commit: Of the source tree.
         date: Day, as 2026-11-22.
-        machine: What it ran on: ``cpu``, ``cores``, ``torch``; and ``load``, the processes that ran before.
+        machine: What it ran on, as `runs.machine`; ``torch``; and ``load``, the processes that ran before.
         ours: Overrides of our contestant.
         base: Name of the contestant that ratios refer to.
         seconds: Median seconds of a round, ours and the base's.

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 
+from fedfeat.config.search_path import overrides
 from fedfeat.errors import DIVERGED, ConfigError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.directory import FAILURE, experiment_config, fixes_numbers, key_of
@@ -122,7 +121,5 @@ def _fixing(words: Iterable[str]) -> set[str]:
 
 def _meaning(word: str) -> str:
     """Give an override as it is parsed: Hydra's launchers write ``x=1e-9`` as ``x=1e-09``, ``x=true`` as ``x=True``."""
-    with suppress(HydraException):
-        override = OverridesParser.create().parse_override(word)
-        return f"{override.get_key_element()}={override.value()!r}"
-    return word
+    override = next(overrides([word]), None)
+    return f"{override.get_key_element()}={override.value()!r}" if override else word
