@@ -15,9 +15,8 @@ from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.claims import read_claims
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.results_command import made, main
-from fedfeat.evidence.stored import THEN, check_words
-from fedfeat.runs.directory import experiment_config
-from fedfeat.runs.text import flatten
+from fedfeat.evidence.stored import THEN, check_words, made_with
+from fedfeat.runs.repetition import altered
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -93,13 +92,10 @@ def test_no_stored_file_names_a_folder_of_a_machine():
 @pytest.mark.parametrize("cell", ARMS.values(), ids=lambda cell: cell.name)
 def test_a_stored_configuration_composes_today(cell):
     place = PLACES[cell]
-    words = yaml.safe_load((place / "overrides.yaml").read_text())
-    today = OmegaConf.to_container(composed(words), resolve=True)
-    today.pop("hydra")
+    today = OmegaConf.to_container(composed(made_with(place)), resolve=True)
     stored = yaml.safe_load((place / "config.yaml").read_text())
     # Keys that were added since then are today's alone; the commit that made the run stands in its summary.
-    now, then = (flatten(experiment_config(config), ".") for config in (today, stored))
-    assert {key: (value, now.get(key)) for key, value in then.items() if now.get(key) != value} == {}
+    assert altered(stored, today) == {}
     # Published numbers fix nothing of a run, but the pages take them from what is kept.
     assert stored.get("published") == (today.get("published") or None)
 

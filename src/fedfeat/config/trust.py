@@ -18,8 +18,8 @@ GET_CLASS = "hydra.utils.get_class"
 """Gives the class that ``path`` beside it names, the one target whose argument is another target."""
 _NAMED = re.compile(r"\b_target_: *(?:hydra\.utils\.get_class\s+path: *)?([A-Za-z_][\w.]*\.\w+)")
 _OPTIMIZERS = "torch.optim"
-# Groups of which nothing is made where a run is only looked at; a logger may write, or connect, when it is made.
-_NOT_MADE = ("debug", "executor", "hydra", "logger")
+NOT_MADE = ("debug", "executor", "hydra", "logger")
+"""Groups of a stored run of which nothing is made: a logger may write, or connect, when it is made."""
 
 
 def check_stored(config: Mapping[str, Any], trust: Sequence[str] = ()) -> None:
@@ -95,7 +95,7 @@ def _declared() -> frozenset[str]:
 
 def _named_below(folder: Traversable) -> Iterator[str]:
     for entry in folder.iterdir():
-        if entry.is_dir() and entry.name not in _NOT_MADE:
+        if entry.is_dir() and entry.name not in NOT_MADE:
             yield from _named_below(entry)
         elif entry.name.endswith(".yaml"):
             yield from _NAMED.findall(entry.read_text(encoding="utf-8"))

@@ -49,6 +49,23 @@ def has_ended(place: Path) -> bool:
     return is_finished(place) or has_diverged(place)
 
 
+def made_with(place: Path) -> list[str]:
+    """Give the overrides of a run.
+
+    Args:
+        place: Its folder, of a run directory or of what `keep` wrote.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    for path in (place / ".hydra" / "overrides.yaml", place / "overrides.yaml"):
+        with suppress(OSError, ValueError, yaml.YAMLError):
+            found = yaml.safe_load(path.read_text())
+            if isinstance(found, list) and all(isinstance(word, str) for word in found):
+                return found
+    raise ConfigError(f"{place} must hold overrides.yaml with a list of words, but it does not.")
+
+
 def check_words(place: Path, words: Sequence[str]) -> None:
     """Refuse an ended run that was made with other overrides than are asked for.
 
@@ -59,9 +76,7 @@ def check_words(place: Path, words: Sequence[str]) -> None:
     Raises:
         ConfigError: An override which fixes numbers is another.
     """
-    inner = place / ".hydra" / "overrides.yaml"
-    made = yaml.safe_load((inner if inner.exists() else place / "overrides.yaml").read_text())
-    meanings = {word: _meaning(word) for word in _fixing(made) ^ _fixing(words)}
+    meanings = {word: _meaning(word) for word in _fixing(made_with(place)) ^ _fixing(words)}
     times = Counter(meanings.values())
     differing = sorted(word for word, meaning in meanings.items() if times[meaning] == 1)
     if differing:

@@ -1,0 +1,182 @@
+"""Make runs again, from what is kept of them, and say where their numbers part.
+
+uv run fedfeat-repeat results/runs/digits/digits_fed2/seed_0
+uv run fedfeat-repeat results/runs/readings/10x3/trimmed/seed_0 --rounds 2 --with executor=processes
+
+DIR is a run directory, what a campaign has kept of one, or a folder of them. Today's code makes each run with the same
+overrides, but for those of loggers and of Hydra, and only if they compose to the same configuration. Ctrl-C and
+--rounds end it early; the same command goes on with it. Where another processor, number of threads or version of torch
+sums in another order, numbers part, from round to round by ever more.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from fedfeat.commands.python import composed
+from fedfeat.commands.reopen import add_trust, one_sentence, runs_below
+from fedfeat.config.command_line import Parser, number
+from fedfeat.config.conditions import integer
+from fedfeat.config.trust import NOT_MADE, check_stored
+from fedfeat.errors import ConfigError
+from fedfeat.evidence.processes import command_of
+from fedfeat.evidence.stored import made_with
+from fedfeat.runs.directory import key_of, stored_config
+from fedfeat.runs.repetition import Parting, altered, partings
+from fedfeat.runs.tables import METRICS, rows_so_far
+
+_LOOK_S = 0.5
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the console script ``fedfeat-repeat``.
+
+    It ends with 2 and one sentence for a refusal, else as the last run does, which is the first that fails.
+    """
+    args = _parser().read(arguments)
+    with one_sentence("fedfeat-repeat"):
+        asked = {folder: [*repeated_words(folder), *args.extra] for folder in runs_below(args.folders)}
+        for folder, words in asked.items():
+            check_unaltered(folder, words, args.trust)
+    for folder, words in asked.items():
+        place = args.out / _name(folder)
+        code = _make(place, words, args.rounds)
+        if rows := rows_so_far(place / METRICS):
+            _say(folder, place, rows)
+        if code:
+            raise SystemExit(code)
+
+
+def repeated_words(folder: Path) -> list[str]:
+    """Give the overrides with which a run is made again: those of no logger, nor of what it was started by.
+
+    Args:
+        folder: A run directory, or what a campaign has kept of one.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    for name in (METRICS, "config.yaml"):
+        if not (folder / name).is_file():
+            rule = "DIR must be a run directory, or what a campaign has kept of one"
+            raise ConfigError(f"{rule}, but {folder} has no {name}.")
+    tops = {word: key_of(word).replace("/", ".").partition(".")[0] for word in made_with(folder)}
+    # The choice of an executor is one of those that are installed; its keys may name anything.
+    return [word for word, top in tops.items() if top not in NOT_MADE or word.startswith("executor=")]
+
+
+def check_unaltered(folder: Path, words: Sequence[str], trust: Sequence[str] = ()) -> None:
+    """Refuse words that compose to another configuration than the run had.
+
+    Args:
+        folder: The run.
+        words: Its overrides, and others that change no number.
+        trust: What the configuration may name beside what everyone's may, see `config.trust`.
+
+    Raises:
+        ConfigError: They do, or something is named that nobody has declared.
+    """
+    everything = cast(dict[str, Any], OmegaConf.to_container(composed(words), resolve=True))
+    today = {key: value for key, value in everything.items() if key not in NOT_MADE}
+    check_stored(today, trust)
+    for key, (then, now) in altered(stored_config(folder), today).items():
+        raise ConfigError(f"{key} must be {then!r}, as in {folder}, but it is {now!r}{_made_by(folder)}.")
+
+
+def _made_by(folder: Path) -> str:
+    with suppress(OSError, ValueError):
+        return f"; commit {json.loads((folder / 'summary.json').read_text())['git_commit']} made the run"
+    return ""
+
+
+def _make(place: Path, words: Sequence[str], rounds: int | None) -> int:
+    """Run it, or go on with it; give its exit code, which is 0 where it has come as far as is asked for."""
+    run = subprocess.Popen(command_of(place.absolute(), words))
+    # Of a terminal, Ctrl-C reaches the run itself; here it must only not end the comparison.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda number, _: run.send_signal(number))
+    is_far = False
+    while run.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(_LOOK_S)
+        if rounds is not None and not is_far and _last_round(place) >= rounds:
+            is_far = True
+            run.send_signal(signal.SIGTERM)
+    code = run.returncode if run.returncode >= 0 else 128 - run.returncode
+    return 0 if is_far and code == 128 + signal.SIGTERM else code
+
+
+def _last_round(place: Path) -> int:
+    rows = rows_so_far(place / METRICS)
+    return int(rows[-1]["round"]) if rows else -1
+
+
+def _say(folder: Path, place: Path, rows: Sequence[dict[str, str]]) -> None:
+    kept = rows_so_far(folder / METRICS)
+    found = partings(kept, rows)
+    apart = [one for one in found if one.since is not None]
+    last = min(int(rows[-1]["round"]), int(kept[-1]["round"]))
+    console = Console()
+    console.print(f"{folder}\n{place}", soft_wrap=True, markup=False, highlight=False)
+    which = f"{len(found) - len(apart)} of {len(found)} quantities are" if apart else "all quantities are"
+    said = f"Up to round {last} of {kept[-1]['round']}, {which} the same to six digits"
+    console.print(f"{said}{'; the others:' if apart else '.'}", highlight=False)
+    if apart:
+        console.print(_table(apart, last))
+
+
+def _table(apart: Sequence[Parting], last: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("quantity", no_wrap=True)
+    for heading in (f"kept, round {last}", "again", "most apart", "since round"):
+        table.add_column(heading, justify="right")
+    for one in apart:
+        numbers = (f"{value:.5g}" for value in (one.kept, one.again))
+        table.add_row(one.quantity, *numbers, f"{one.largest:.2g}", str(one.since))
+    return table
+
+
+def _name(folder: Path) -> Path:
+    """Give a run's folder below the one of repetitions: its path from here, else its name."""
+    with suppress(ValueError):
+        return folder.resolve().relative_to(Path.cwd())
+    return Path(folder.resolve().name)
+
+
+def _parser() -> Parser:
+    parser = Parser("fedfeat-repeat", __doc__)
+    parser.add_folders()
+    parser.add_argument(
+        "--rounds", type=number(integer(1)), metavar="N", help="end once round N is evaluated"
+    )
+    parser.add_argument(
+        "--with",
+        dest="extra",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="overrides that change no number",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("logs/repeated"),
+        metavar="DIR",
+        help="where it is made (logs/repeated)",
+    )
+    add_trust(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    main()
