@@ -119,6 +119,15 @@ def test_claims_name_studies_settings_and_arms_of_the_campaign():
     assert set(reading.order) <= set().union(*(CAMPAIGN.studies[study].arms for study in reading.studies))
 
 
+def test_every_stored_run_of_a_method_is_told_of_on_a_page_of_methods():
+    texts = [path.read_text() for path in (ROOT / "docs" / "methods").glob("*.md")]
+    lists = [names for text in texts for names in re.findall(r"made: method algorithms=(\S+)", text)]
+    decisive = [cell for cell in ARCHIVES[0].places if len(CAMPAIGN.studies[cell.study].grid) < 2]
+    made = {ARCHIVES[0].run(cell).setting["algorithm.name"] for cell in decisive}
+    assert made
+    assert made <= {name for names in lists for name in names.split(",")}
+
+
 PLANNED = {
     (cell.study, cell.setting, cell.arm): (campaign, cell)
     for campaign in (CAMPAIGN, BOARD)

@@ -109,44 +109,47 @@ class Claim:
 
     def judged(self, values: Values) -> Judgement:
         """Decide by the numbers that there are."""
-        found = dict[str, Interval | None]()
-        for setting in self.settings:
-            one = values(self.studies, setting, self.rule.arm, self.quantity)
-            if self.rule.against is None:
-                found[setting] = mean_interval([*one.values()]) if one else None
-            else:
-                found[setting] = difference(
-                    one, values(self.studies, setting, self.rule.against, self.quantity)
-                )
+        numbers = {
+            setting: [values(self.studies, setting, arm, self.quantity) for arm in self.rule.arms]
+            for setting in self.settings
+        }
+        found = {setting: _interval(those) for setting, those in numbers.items()}
         verdicts = {setting: self.rule.verdict(interval) for setting, interval in found.items()}
-        return Judgement(found, verdicts, overall(verdicts))
+        return Judgement(numbers, found, verdicts, overall(verdicts))
 
 
 class Judgement(NamedTuple):
     """What was decided.
 
     Attributes:
-        found: What was measured, by setting.
+        numbers: Of each arm of the rule, by setting; of an arm by seed.
+        found: What the rule is about, by setting.
         verdicts: By setting.
         verdict: In all.
     """
 
+    numbers: Mapping[str, Sequence[Mapping[int, float]]]
     found: Mapping[str, Interval | None]
     verdicts: Mapping[str, Verdict]
     verdict: str
 
 
+def _interval(numbers: Sequence[Mapping[int, float]]) -> Interval | None:
+    if len(numbers) == 2:
+        return difference(*numbers)
+    return mean_interval([*numbers[0].values()]) if numbers[0] else None
+
+
 def overall(verdicts: Mapping[str, Verdict]) -> str:
-    """Join the verdicts of several settings: what fails in some and holds in others ``holds only with`` these."""
+    """Join the verdicts of several settings: what holds in some and fails in all others ``holds only with`` these."""
     if len({*verdicts.values()}) == 1:
         return next(iter(verdicts.values()))
     settings = defaultdict[str, list[str]](list)
     for setting, verdict in verdicts.items():
         settings[verdict].append(setting)
-    if "holds" in settings and "does not hold" in settings:
-        del settings["does not hold"]
-        settings["holds only"] = settings.pop("holds")
-    order = ("holds only", "undecided", "not run", "holds", "does not hold")
+    if settings.keys() == {"holds", "does not hold"}:
+        return f"holds only with {', '.join(settings['holds'])}"
+    order = ("holds", "does not hold", "undecided", "not run")
     return "; ".join(f"{kind} with {', '.join(settings[kind])}" for kind in order if kind in settings)
 
 
@@ -184,7 +187,11 @@ class Reading:
                 mean = sum(found.values()) / len(found)
                 means[setting, arm] = -math.inf if math.isnan(mean) else mean
         least = {one: max(means[one, arm] for arm in self.order) - self.margin for one in self.settings}
-        near = (arm for arm in self.order if all(means[one, arm] >= least[one] for one in self.settings))
+        near = (
+            arm
+            for arm in self.order
+            if all(math.isfinite(mean := means[one, arm]) and mean >= least[one] for one in self.settings)
+        )
         return next(near, None)
 
 
@@ -220,6 +227,9 @@ def _claim(place: str, node: Mapping[str, Any]) -> Claim:
     missing = [key for key in _KEYS if key not in node and key not in ("settings", "note")]
     if missing:
         raise ConfigError.rule(place, f"have {', '.join(missing)}", sorted(node))
+    if str(node["quantity"]).startswith("to_target/") and "against" not in node["rule"]:
+        rule = "have against: what reaching a target took is known from below alone of a run that never came there"
+        raise ConfigError.rule(f"{place}.rule", rule, dict(node["rule"]))
     texts = {key: " ".join(str(node.get(key, "")).split()) for key in _KEYS if key not in _LISTS}
     lists = {"studies": tuple(node["studies"]), "settings": tuple(node.get("settings", [""]))}
     fields: dict[str, Any] = {**texts, **lists, "rule": _rule(f"{place}.rule", node["rule"])}

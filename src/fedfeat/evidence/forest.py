@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedfeat.evidence.claims import Claim, Judgement
+from fedfeat.evidence.claims import MIN_SEEDS, Claim, Judgement
 from fedfeat.runs.figures import PALETTE, panels
 
 if TYPE_CHECKING:
@@ -38,13 +38,16 @@ def forest(judged: Sequence[tuple[Claim, Judgement]]) -> Figure | None:
     figure.set_size_inches(figure.get_figwidth(), 1.2 + _HEIGHT * len(lines))
     for at, (_, bound, interval, verdict) in enumerate(lines):
         colour = _COLOURS[verdict]
-        axes.plot([interval.low, interval.high], [at, at], color=colour, linewidth=2, linestyle="-")
-        axes.plot([interval.mean], [at], "o", color=colour, markersize=5)
+        style, fill = ("-", colour) if interval.num_seeds >= MIN_SEEDS else (":", "white")
+        axes.plot([interval.low, interval.high], [at, at], color=colour, linewidth=2, linestyle=style)
+        axes.plot([interval.mean], [at], "o", color=colour, markersize=5, markerfacecolor=fill)
         axes.plot([bound], [at], "|", color="black", markersize=14)
     axes.set_yticks(range(len(lines)), [name for name, *_ in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlabel("difference of accuracies\n95 % interval; bar: the claim's bound")
     for name, colour in _COLOURS.items():
         axes.plot([], [], color=colour, linewidth=2, linestyle="-", label=name)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize="small")
+    if any(interval.num_seeds < MIN_SEEDS for _, _, interval, _ in lines):
+        axes.plot([], [], color="grey", linewidth=2, linestyle=":", label=f"fewer than {MIN_SEEDS} seeds")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize="small")
     return figure

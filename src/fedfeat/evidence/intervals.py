@@ -75,8 +75,8 @@ def mean_interval(values: Sequence[float], least_variance: float = 0.0) -> Inter
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Interval | None:
     """Give the interval of ``one - other``, seed by seed: of a seed, split and first weights are common to both.
 
-    Of `Needed` numbers, who never came there is ahead of nobody, and each of a pair is uniform in its step: their
-    difference has a variance of at least step**2 / 6.
+    Of `Needed` numbers, who never came there is ahead of nobody, and each is uniform in its own step: a difference has
+    a variance of at least the sum of both steps' squares over 12.
 
     Args:
         one: Number by seed.
@@ -87,11 +87,19 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Interval
     """
     common = sorted(one.keys() & other.keys())
     pairs = [_gap(one[seed], other[seed]) for seed in common]
-    steps = [value.step for seed in common for value in (one[seed], other[seed]) if isinstance(value, Needed)]
-    return mean_interval(pairs, max(steps, default=0.0) ** 2 / 6) if pairs else None
+    if not pairs:
+        return None
+    known = math.fsum(_variance(numbers[seed]) for seed in common for numbers in (one, other))
+    return mean_interval(pairs, known / len(pairs))
+
+
+def _variance(value: float) -> float:
+    return value.step**2 / 12 if isinstance(value, Needed) else 0.0
 
 
 def _gap(one: float, other: float) -> float:
+    if math.isnan(one) or math.isnan(other):
+        return math.nan
     if one == other:  # infinite, too
         return 0.0
     ahead = one if one < other else other

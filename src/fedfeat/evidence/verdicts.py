@@ -11,7 +11,7 @@ from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.claims import Claim, Claims, Judgement, Values
 from fedfeat.evidence.forest import forest
 from fedfeat.evidence.tables import Tables
-from fedfeat.evidence.wording import NONE, interval_text, markdown, number
+from fedfeat.evidence.wording import NONE, interval_text, levels_text, markdown, number
 from fedfeat.runs.finished import Run
 
 _RANKED = "No run beside a published number yet; on small digits: [leaderboard](../leaderboard.md)."
@@ -114,9 +114,7 @@ class Verdicts(Tables):
         return len(self.archive.campaign.studies[study].grid) > 1
 
     def _measured_rows(self, study: str, setting: str, arm: str, run: Run) -> list[list[str]]:
-        target = judged_by(list(run.metrics), run.setting.get("federation.target_metric"))
-        own = f"last5/{target}" if len(run.metrics) >= 5 else str(target)
-        wanted: Mapping[str, float | None] = run.published or {own: None}
+        wanted: Mapping[str, float | None] = run.published or {self._own(study, arm, run): None}
         images, rounds = (run.setting.get(key) for key in ("data.loader.num_train", "federation.num_rounds"))
         made = [study, setting or NONE, arm, "all" if images is None else str(images), str(rounds)]
         rows = []
@@ -124,6 +122,14 @@ class Verdicts(Tables):
             published = NONE if said is None else number(said)
             rows.append([*made, quantity, published, self._mean([study], setting, arm, quantity)])
         return rows
+
+    def _own(self, study: str, arm: str, run: Run) -> str:
+        """Name what is told of a run of which nothing is published: what its first claim is of, else its accuracy."""
+        for claim in self.claims.claims:
+            if study in claim.studies and arm in self._arms_of(claim):
+                return claim.quantity
+        target = judged_by(list(run.metrics), run.setting.get("federation.target_metric"))
+        return f"last5/{target}" if len(run.metrics) >= 5 else str(target)
 
     @cached_property
     def chosen(self) -> str | None:
@@ -163,5 +169,7 @@ def _measured(claim: Claim, judged: Judgement) -> str:
     texts = []
     for setting, found in judged.found.items():
         text = "not yet" if found is None else interval_text(found, claim.quantity)
+        if found is not None and claim.rule.against is not None:
+            text = f"{levels_text(judged.numbers[setting], claim.quantity)}: {text}"
         texts.append(f"{setting}: {text}" if setting else text)
     return "; ".join(texts)

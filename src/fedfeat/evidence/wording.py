@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fedfeat.evidence.association import Association
-from fedfeat.evidence.intervals import Interval, mean_interval
+from fedfeat.evidence.intervals import Interval, Needed, mean_interval
 from fedfeat.runs.text import markdown_table
 
 NONE = "-"
@@ -28,6 +28,26 @@ def interval_text(found: Interval, quantity: str = "") -> str:
         return f"{number(mean)}{unit} ({seeds})"
     digits = _places(mean, (high - low) / 2)
     return f"{number(mean, digits)} [{number(low, digits)}, {number(high, digits)}]{unit} ({seeds})"
+
+
+def levels_text(numbers: Sequence[Mapping[int, float]], quantity: str = "") -> str:
+    """Write ``mean against mean`` of two arms over the seeds that both have.
+
+    A mean in which a run never came to a target is the least that it can be, and says so.
+
+    Args:
+        numbers: Of both by seed.
+        quantity: What they are.
+    """
+    common = numbers[0].keys() & numbers[1].keys()
+    return " against ".join(_level([one[seed] for seed in sorted(common)], quantity) for one in numbers)
+
+
+def _level(values: Sequence[float], quantity: str) -> str:
+    scale, _ = _unit(quantity)
+    least = "≥" if any(isinstance(value, Needed) and value.never for value in values) else ""
+    mean = sum(values) / len(values)
+    return "diverged" if math.isnan(mean) else f"{least}{number(mean / scale)}"
 
 
 def mean_text(values: Mapping[int, float], quantity: str = "", step: float = 0.0) -> str:

@@ -37,13 +37,16 @@ def test_a_rule_is_decided_by_the_whole_interval(found, more, less):
     [
         ({"": "holds"}, "holds"),
         ({"x": "does not hold", "y": "does not hold"}, "does not hold"),
-        ({"x": "holds", "y": "does not hold", "z": "undecided"}, "holds only with x; undecided with z"),
+        (
+            {"x": "holds", "y": "does not hold", "z": "undecided"},
+            "holds with x; does not hold with y; undecided with z",
+        ),
         ({"x": "holds", "y": "does not hold"}, "holds only with x"),
-        ({"x": "holds", "y": "undecided"}, "undecided with y; holds with x"),
+        ({"x": "holds", "y": "undecided"}, "holds with x; undecided with y"),
         ({"x": "undecided", "y": "not run"}, "undecided with x; not run with y"),
         ({"x": "not run", "y": "not run"}, "not run"),
-        ({"x": "not run", "y": "holds", "z": "does not hold"}, "holds only with y; not run with x"),
-        ({"x": "undecided", "y": "does not hold"}, "undecided with x; does not hold with y"),
+        ({"x": "holds", "y": "does not hold", "z": "does not hold"}, "holds only with x"),
+        ({"x": "undecided", "y": "does not hold"}, "does not hold with y; undecided with x"),
     ],
 )
 def test_settings_are_joined(verdicts, expected):
@@ -92,6 +95,8 @@ def test_a_reading_of_which_a_run_diverged_is_not_chosen():
     numbers = {"a": {0: 0.9, 1: math.nan, 2: 0.9}, "b": {0: 0.5, 1: 0.5, 2: 0.5}}
     reading = Reading("r", ("s",), ("x",), "global/acc", ("a", "b"), 0.05)
     assert reading.chosen(lambda studies, setting, arm, quantity: numbers[arm]) == "b"
+    numbers["b"] = numbers["a"]
+    assert reading.chosen(lambda studies, setting, arm, quantity: numbers[arm]) is None
 
 
 @pytest.mark.parametrize("lost", ["a", "b"])
@@ -118,6 +123,11 @@ READING = {"name": "r", "studies": [], "settings": [], "quantity": "q", "order":
         ({"rule": {"arm": "a"}}, "more_than and less_than"),
         ({"rule": {"arm": "a", "more_than": 0, "less_than": 1}}, "more_than and less_than"),
         ({"rule": {"arm": "a", "above": 0}}, "claims[0].rule.above"),
+        # Of a run that never came there it is known from below alone: it could be less than nothing.
+        (
+            {"quantity": "to_target/0.5/rounds", "rule": {"arm": "a", "less_than": 9}},
+            "claims[0].rule must have against",
+        ),
     ],
 )
 def test_a_claim_that_cannot_be_decided_is_refused(tmp_path, change, said):

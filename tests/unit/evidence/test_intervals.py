@@ -74,6 +74,21 @@ def test_rounds_are_known_to_the_step_between_two_evaluations(gap, is_decided):
     assert found.high + gap == pytest.approx(4.302652729749464 * math.sqrt(4 / 6 / 3), rel=1e-12)
 
 
+def test_each_number_is_uniform_in_its_own_step():
+    one, other = dict.fromkeys(range(3), Needed(10.0, 2.0)), dict.fromkeys(range(3), Needed(50.0, 6.0))
+    # By hand: variance (2 ** 2 + 6 ** 2) / 12, t(2) = 4.302652730.
+    half = 4.302652729749464 * math.sqrt(40 / 12 / 3)
+    assert difference(one, other) == pytest.approx((-40.0, -40.0 - half, -40.0 + half, 3), rel=1e-12)
+    known = dict.fromkeys(range(3), 50.0)
+    assert difference(one, known).high == pytest.approx(-40.0 + half * math.sqrt(4 / 40), rel=1e-12)
+
+
+@pytest.mark.parametrize("far", [never(30.0, 2.0), Needed(30.0, 2.0), math.inf, 1.0])
+def test_what_diverged_is_no_difference_to_anything(far):
+    assert math.isnan(difference({0: math.nan}, {0: far}).mean)
+    assert math.isnan(difference({0: far}, {0: math.nan}).mean)
+
+
 def test_what_differs_by_more_than_steps_keeps_its_own_interval():
     plain = difference({0: 10.0, 1: 30.0, 2: 20.0}, {0: 50.0, 1: 60.0, 2: 90.0})
     stepped = difference(

@@ -7,9 +7,9 @@ import pytest
 
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign import Campaign, Cell, Study
-from fedfeat.evidence.intervals import Interval, mean_interval
+from fedfeat.evidence.intervals import Interval, Needed, mean_interval
 from fedfeat.evidence.tables import Tables
-from fedfeat.evidence.wording import interval_text, mean_text
+from fedfeat.evidence.wording import interval_text, levels_text, mean_text
 
 
 def test_a_mean_says_how_many_seeds_never_came_there():
@@ -49,6 +49,14 @@ def test_a_claim_about_bytes_is_told_in_megabytes():
     found = Interval(-5368e6, -6063e6, -4672e6, 3)
     assert interval_text(found, "to_target/0.5/bytes") == "-5368.0 [-6063.0, -4672.0] MB (3 seeds)"
     assert interval_text(Interval(math.nan, 0.1, 0.2, 3)) == "a run diverged (3 seeds)"
+
+
+def test_two_arms_are_told_over_the_seeds_that_both_have():
+    assert levels_text([{0: 0.5, 1: 0.6, 2: 0.9}, {0: 0.1, 1: 0.3, 3: 0.0}]) == "0.550 against 0.200"
+    far = {0: Needed(30e6, 2e6), 1: Needed(32e6, 2e6, never=True)}
+    assert levels_text([{0: 14e6, 1: 16e6}, far], "to_target/0.5/bytes") == "15.0 against ≥31.0"
+    assert levels_text([{0: 14e6}, {0: far[0]}], "to_target/0.5/bytes") == "14.0 against 30.0"
+    assert levels_text([{0: 0.5}, {0: math.nan}]) == "0.500 against diverged"
 
 
 def test_runs_that_diverged_are_counted_beside_the_mean_of_the_others():
