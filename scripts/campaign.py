@@ -1,6 +1,6 @@
-"""Make the runs of a campaign: see `fedfeat.evidence.campaign_command`."""
+"""Make the runs of a campaign: see `fedfeat.commands.campaign`."""
 
-from fedfeat.evidence.campaign_command import main
+from fedfeat.commands.campaign import main
 
 if __name__ == "__main__":
     main()

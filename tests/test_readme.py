@@ -159,7 +159,7 @@ def test_the_campaign_of_the_page_is_one_and_its_runs_compose(tmp_path):
     (block,) = blocks(TEXTS["docs/campaigns.md"], "yaml")
     (tmp_path / "mine.yaml").write_text(block)
     campaign = read_campaign(tmp_path / "mine.yaml")
-    assert len(campaign.cells()) == 4 + 12
+    assert len(campaign.cells()) == 4 + 18
     for cell in campaign.cells():
         cfg = composed(campaign.words_of(cell))
         assert cfg.algorithm.name == cell.arm

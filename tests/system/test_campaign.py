@@ -40,6 +40,10 @@ FILE = {
 }  # fmt: skip
 
 
+def altered(study, **changes):
+    return {"studies": FILE["studies"] | {study: FILE["studies"][study] | changes}}
+
+
 @pytest.fixture
 def campaign(tmp_path):
     """Write the file of a campaign; give the command that works on it."""
@@ -171,13 +175,15 @@ def test_jobs_of_this_machine_end_with_it(campaign, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_others_are_made(campaign, tmp_path):
-    bad = FILE | {"arms": FILE["arms"] | {"near": ["algorithm=fedprox", "optimizer.lr=-1"]}}
+    absent = ["data=mnist", "data.loader.download=false", f"data.root={tmp_path}"]
+    bad = FILE | {"arms": FILE["arms"] | {"near": ["algorithm=fedprox", *absent]}}
     command = campaign(bad | {"studies": {"run": {"arms": ["near", "average"], "seeds": [0]}}})
     code, out, _ = call(command, tmp_path)
     assert code == 1
-    assert "run/near/seed_0: exit 2: fedfeat: optimizer.lr must be in (0, inf), but it is -1." in out.replace(
-        "\n", " "
-    )
+    assert "run/near/seed_0: exit 2: fedfeat: " in " ".join(out.split())
+    assert out.rpartition("tried: ")[2].count("import MNIST") == 1
+    # Later it is not told to be under way.
+    assert "near/seed_0 failed" in call(command, tmp_path, "--status")[1]
     assert (tmp_path / "kept/run/average/seed_0/summary.json").exists()
     # Once its words are right, it is made.
     command = campaign(FILE | {"studies": {"run": {"arms": ["near", "average"], "seeds": [0]}}})
@@ -202,6 +208,7 @@ def test_a_point_that_diverged_is_kept_never_chosen_and_not_made_again(campaign,
     )
     code, out, _ = call(command, tmp_path)
     assert (code, "tried: 3 of 3 runs" in out, "failed" in out) == (0, True, False)
+    assert "tune 2/2, 1 diverged" in " ".join(out.split())
     wild, chosen = tmp_path / "kept/tune/average/wild/seed_100", tmp_path / "kept/run/average/seed_0"
     assert {path.name for path in wild.iterdir()} == {
         "config.yaml", "failure.txt", "metrics.csv", "overrides.yaml"
@@ -218,7 +225,10 @@ def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):
     longer = campaign(FILE | runs | {"words": [*SMALL, "federation.num_rounds=3"]})
     code, _, err = call(longer, tmp_path)
     assert code == 2
-    assert "federation.num_rounds=2 and federation.num_rounds=3 stands in one of the two only" in err
+    assert "made with federation.num_rounds=2, where the campaign has federation.num_rounds=3." in err
+    assert call(longer, tmp_path, "--status")[::2] == (2, err), (
+        "the status does not promise what a start refuses"
+    )
     # Where a run is made changes no number.
     same = campaign(FILE | runs | {"words": [*SMALL, "federation.num_rounds=2", "executor=processes"]})
     assert call(same, tmp_path)[0] == 0
@@ -235,6 +245,54 @@ def test_words_for_all_runs_change_no_number(campaign, tmp_path, words, said):
     code, _, err = call(campaign(), tmp_path, *words)
     assert code == 2
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        (
+            {"arms": FILE["arms"] | {"near": ["algorithm=fedproxx"]}},
+            [],
+            "run/near/seed_0: algorithm must be one of",
+        ),
+        (
+            {"arms": FILE["arms"] | {"near": ["algorithm=fedprox", "optimizer.lr=-1"]}},
+            [],
+            "optimizer.lr must be in (0, inf)",
+        ),
+        ({"words": [*SMALL, "a=[1,"]}, [], "a=[1,"),
+        ({}, ["--launcher", "nope"], "hydra/launcher must be one of"),
+        ({}, ["--with", "executor=nope"], "executor must be one of"),
+        (
+            {"studies": FILE["studies"] | {"tune": FILE["studies"]["tune"] | {"words": []}}},
+            [],
+            "partition.val_fraction must be above 0",
+        ),
+        (
+            {
+                "studies": FILE["studies"]
+                | {"run": FILE["studies"]["run"] | {"then": {"near": ["fedfeat-calibrat"]}}}
+            },
+            [],
+            "studies.run.then.near must begin with a program, but it is 'fedfeat-calibrat'.",
+        ),
+    ],
+)
+def test_what_its_last_run_would_be_refused_for_is_said_before_the_first(
+    campaign, tmp_path, change, more, said
+):
+    code, out, err = call(campaign(FILE | change), tmp_path, *more)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not [*(tmp_path / "runs").rglob("config.yaml")]
+
+
+@pytest.mark.parametrize("key", ["--into", "--runs"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_run(campaign, tmp_path, key):
+    (tmp_path / "taken").write_text("")
+    code, _, err = call(campaign(), tmp_path, key, "taken")
+    assert code == 2
+    assert err.startswith(f"{key} must be a folder that can be written, but taken")
 
 
 @pytest.fixture

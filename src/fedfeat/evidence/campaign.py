@@ -102,12 +102,14 @@ class Campaign:
         words: Overrides of every run.
         environment: Environment variables of every run.
         studies: By name.
+        into: Folder of what is kept of its runs, as seen from where the command is called.
     """
 
     key: str
     words: tuple[str, ...]
     environment: Mapping[str, str]
     studies: Mapping[str, Study]
+    into: str = "results"
 
     def ordered(self) -> list[Study]:
         """Give the studies in the order in which their runs are to be made."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container, Mapping
 
 from rich.console import Group
 from rich.table import Table
@@ -10,11 +10,14 @@ from rich.text import Text
 
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.lengths import standing
+from fedfeat.evidence.processes import failure
 from fedfeat.evidence.queue import Queue
+from fedfeat.evidence.stored import has_diverged
+from fedfeat.runs.directory import FAILURE
 
 
 def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
-    """Draw runs by study, those under way with their rounds, failures with their sentence."""
+    """Draw runs by study, those under way or stopped with their rounds, and below them why runs have failed."""
     every = queue.campaign.cells()
     ended = queue.places(every)
     left = queue.left()
@@ -23,19 +26,46 @@ def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("runs", justify="right")
-    table.add_column("under way", overflow="fold")
+    table.add_column("not ended", overflow="fold")
+    failed = {cell: said for cell in every if (said := _failure(queue, cell, running, ended))}
     for study in queue.campaign.ordered():
         cells = [*study.cells()]
-        lines = [_line(queue, cell) for cell in cells if cell in running]
-        lines += [f"{_short(cell)} failed, {queue.failed[cell]}" for cell in cells if cell in queue.failed]
-        done = sum(cell in ended for cell in cells)
+        lines = [
+            f"{_short(cell)} failed" if cell in failed else _line(queue, cell, running)
+            for cell in cells
+            if cell in failed or cell not in ended
+        ]
+        done = [ended[cell] for cell in cells if cell in ended]
+        diverged = sum(map(has_diverged, done))
+        counted = f"{len(done)}/{len(cells)}" + (f", {diverged} diverged" if diverged else "")
         # As text: what failed runs say is no markup, and may have brackets.
-        table.add_row(Text(study.name), f"{done}/{len(cells)}", Text("\n".join(lines)))
-    return Group(Text(heading), table)
+        table.add_row(Text(study.name), counted, Text("\n".join(filter(None, lines))))
+    return Group(Text(heading), table, *map(Text, _sentences(queue, failed)))
 
 
-def _line(queue: Queue, cell: Cell) -> str:
+def _failure(queue: Queue, cell: Cell, running: Collection[Cell], ended: Container[Cell]) -> str:
+    """Give why a run has failed, in this process or before it; nothing where it has not."""
+    place = queue.runs / cell.name
+    if cell in queue.failed or cell in running or cell in ended:
+        return queue.failed.get(cell, "")
+    return failure(place) if (place / FAILURE).exists() else ""
+
+
+def _sentences(queue: Queue, failed: Mapping[Cell, str]) -> list[str]:
+    """Give each sentence once, with the runs that ended by it."""
+    alike: dict[str, list[Cell]] = {}
+    for cell, said in failed.items():
+        alike.setdefault(said.replace(str(queue.runs.absolute() / cell.name), "RUN"), []).append(cell)
+    return [
+        f"{cells[0].name}{f' and {len(cells) - 1} more' if cells[1:] else ''}: {failed[cells[0]]}"
+        for cells in alike.values()
+    ]
+
+
+def _line(queue: Queue, cell: Cell, running: Collection[Cell]) -> str:
     found = standing(queue.runs / cell.name)
+    if cell not in running:
+        return f"{_short(cell)} stopped at round {found.round_idx}/{found.num_rounds}" if found else ""
     return f"{_short(cell)} round {found.round_idx}/{found.num_rounds}" if found else f"{_short(cell)} begins"
 
 

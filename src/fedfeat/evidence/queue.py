@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +22,11 @@ from fedfeat.evidence.tuning import chosen_point
 
 _ALIKE = 3
 """Runs in a row that fail with one sentence before no other is started: what they lack, the others lack."""
+
+
+def program_of(name: str) -> str | None:
+    """Find a program: a console script of this environment, which need not be on the path, or any other on it."""
+    return shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
 
 
 @dataclass
@@ -81,6 +87,17 @@ class Queue:
             self._points[tuning] = self.campaign.studies[study].points(arm)[chosen_point(places)]
         return self._points[tuning]
 
+    def check(self, cell: Cell) -> None:
+        """Refuse an ended run that was made with other overrides.
+
+        Raises:
+            ConfigError: It was, or what is kept of it was.
+        """
+        words = self.words(cell)
+        for place in (self.runs / cell.name, self.kept / cell.name):
+            if words is not None and stored.has_ended(place):
+                stored.check_words(place, words)
+
     def collect(self, cell: Cell) -> None:
         """Keep the small files of a run if it has ended and is not kept yet, after what follows a finished one.
 
@@ -90,12 +107,9 @@ class Queue:
         place, words = self.settled(cell), self.words(cell)
         if place is None or words is None:
             return
-        stored.check_words(place, words)
+        self.check(cell)
         target = self.kept / cell.name
-        if place == target:
-            return
         if stored.has_ended(target):
-            stored.check_words(target, words)
             return
         study = self.campaign.studies[cell.study]
         follows = cell.arm in study.then and stored.is_finished(place)
@@ -107,9 +121,7 @@ class Queue:
         """Call what follows a run, in a folder of its own there; False where it fails."""
         folder = place.absolute() / stored.THEN
         folder.mkdir(exist_ok=True)
-        # A console script of this environment, which need not be on the path.
-        program = Path(sys.executable).parent / command[0]
-        words = [str(program) if program.exists() else command[0], *command[1:], str(folder.parent)]
+        words = [program_of(command[0]) or command[0], *command[1:], str(folder.parent)]
         environment = os.environ | {**self.campaign.environment}
         try:
             subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=True)

@@ -76,14 +76,15 @@ def check_words(place: Path, words: Sequence[str]) -> None:
     Raises:
         ConfigError: An override which fixes numbers is another.
     """
-    meanings = {word: _meaning(word) for word in _fixing(made_with(place)) ^ _fixing(words)}
+    made, asked = _fixing(made_with(place)), _fixing(words)
+    meanings = {word: _meaning(word) for word in made ^ asked}
     times = Counter(meanings.values())
     differing = sorted(word for word, meaning in meanings.items() if times[meaning] == 1)
     if differing:
+        had, has = (" ".join(one for one in differing if one in those) for those in (made, asked))
         rule = "hold the run that the campaign asks for (an altered study is a new one, under a new name)"
-        raise ConfigError(
-            f"{place} must {rule}, but {' and '.join(differing)} stands in one of the two only."
-        )
+        said = f"was made with {had or 'no such word'}, where the campaign has {has or 'no such word'}"
+        raise ConfigError(f"{place} must {rule}, but it {said}.")
 
 
 def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str] = ()) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fedfeat.errors import UserError
-from fedfeat.runs.directory import experiment_config, fingerprint_of, key_of
+from fedfeat.runs.directory import FAILURE, experiment_config, fingerprint_of, key_of
 from fedfeat.runs.metrics_table import read_metrics
 from fedfeat.runs.text import flatten
 from fedfeat.runs.told_apart import parts_by_examples
@@ -62,11 +63,17 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
             try:
                 runs.append(read_run(place))
             except FileNotFoundError as error:
-                skipped.append(f"{place}: skipped, not finished ({Path(error.filename).name} is missing).")
+                skipped.append(f"{place}: skipped, {_unfinished(place, error)}.")
             except (OSError, ValueError, AttributeError, UserError, yaml.YAMLError) as error:
                 skipped.append(f"{place}: skipped, unreadable ({str(error).splitlines()[0]}).")
     kept, repeated = _without_repetitions(runs)
     return kept, skipped + repeated
+
+
+def _unfinished(place: Path, error: FileNotFoundError) -> str:
+    with suppress(OSError):
+        return f"ended by: {(place / FAILURE).read_text().strip().removesuffix('.')}"
+    return f"not finished ({Path(error.filename).name} is missing)"
 
 
 def _without_repetitions(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:

@@ -77,6 +77,18 @@ def test_report_writes_tables_and_curves(tmp_path, capsys):
     assert "│ fedavg  │" in captured.out
 
 
+def test_what_a_run_ended_by_is_said_where_it_is_skipped(tmp_path):
+    place = tmp_path / "lost"
+    place.mkdir()
+    (place / "metrics.csv").write_text("round,global/acc\n0,0.1\n")
+    (place / "failure.txt").write_text("Client 1 failed in round 2 (seed 3): its update is not finite.\n")
+    runs, skipped = find_runs([tmp_path])
+    assert runs == []
+    assert skipped == [
+        f"{place}: skipped, ended by: Client 1 failed in round 2 (seed 3): its update is not finite."
+    ]
+
+
 def test_the_printed_table_cuts_nothing(tmp_path, capsys, monkeypatch):
     """The two settings need three keys, whose label is longer than the terminal is wide."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -96,15 +96,33 @@ def study(**changes):
         (without("arms"), "arms must hold keys"),
         (FILE | {"arm": {}}, "did you mean arms"),
         (study(arms=["a", "d"]), "studies.late.arms must name arms of the file, but it is 'd'"),
-        (study(arms=[]), "must be a list of arms"),
+        (study(arms=[]), "studies.late.arms must be a list of at least one arm, but it is []"),
+        (study(arms=["a", "c", "a"]), "studies.late.arms must name each arm once"),
+        (study(arms={}), "studies.late.arms must be a list of at least one arm, but it is {}"),
         (study(seeds=[True]), "studies.late.seeds"),
         (study(seeds=[-1]), "studies.late.seeds"),
         (study(seeds=[0, 1, 0]), "studies.late.seeds must name each seed once"),
         (study(words="data=digits"), "must be a list of overrides"),
         (study(words=["digits"]), "must be a list of overrides"),
+        (
+            study(words=["data=digits", "seed=3"]),
+            "studies.late.words must leave seed to the campaign, but it is 'seed=3'",
+        ),
+        (study(words=["+hydra.run.dir=x"]), "studies.late.words must leave hydra.run.dir to the campaign"),
+        (study(words=None), "studies.late.words must have a value or be left out, but it is None"),
         (study(tuned={"study": "tuen"}), "did you mean tune"),
+        (
+            study(tuned={"study": "tune", "alike": {"c": "b", "d": "a"}}),
+            "studies.late.tuned.alike must name arms of the study, but it is 'd'",
+        ),
         (study(tuned={"study": "tune"}), "studies.late.tuned.alike must lead from every arm"),
         (study(keeps="clients.csv"), "studies.late.keeps must be a list of words"),
+        (
+            study(keeps=["clients.csv", "../x"]),
+            "studies.late.keeps must name files in the folder of a run, but it is '../x'",
+        ),
+        (study(keeps=["/x"]), "studies.late.keeps must name files in the folder of a run"),
+        (study(then={"a": []}), "studies.late.then.a must name a program"),
         (study(then={"a": [1]}), "studies.late.then.a must be a list of words"),
         (study(then={"b": ["x"]}), "studies.late.then must name arms of the study, but it is 'b'"),
         (
@@ -121,7 +139,14 @@ def study(**changes):
             study(own={"a": {"x": [], "y": []}}),
             "studies.late.own must try as many points for every arm of the study, but it is 'a 2, c 1'",
         ),
-        ([1], "must hold keys with values"),
+        ([1], "the file must hold keys with values"),
+        (FILE | {"key": "../k"}, "key must be named by letters, digits and any of '_.+ -', but it is '../k'"),
+        (FILE | {"key": ["k"]}, "key must be named by"),
+        (FILE | {"into": 3}, "into must be a folder, but it is 3"),
+        (FILE | {"arms": {"lr=0.1": []}}, "arms.lr=0.1 must be named by"),
+        (FILE | {"studies": {"s/a": {}}}, "studies.s/a must be named by"),
+        (study(settings={"..": []}), "studies.late.settings... must be named by"),
+        (FILE | {"environment": {"A": [1]}}, "environment.A must be a text or a number, but it is [1]"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, file, said):
@@ -130,9 +155,53 @@ def test_what_is_wrong_is_said(tmp_path, file, said):
     assert said in str(error.value)
 
 
-def test_a_file_that_is_none(tmp_path):
-    with pytest.raises(ConfigError, match="readable YAML"):
-        read_campaign(tmp_path / "none.yaml")
-    (tmp_path / "bad.yaml").write_text("a: [")
-    with pytest.raises(ConfigError, match="readable YAML"):
-        read_campaign(tmp_path / "bad.yaml")
+def test_names_that_are_numbers_are_names(tmp_path):
+    file = FILE | {"arms": {2: ["algorithm=fedavg"]}, "studies": {3: {"arms": [2]}}}
+    assert [cell.name for cell in read(tmp_path, file).cells()] == ["3/2/seed_0"]
+
+
+def test_what_is_kept_goes_to_a_folder_of_the_key_unless_the_file_says_another(tmp_path):
+    assert read(tmp_path).into == "results/k"
+    assert read(tmp_path, without("key")).into == "results/file"
+    assert read(tmp_path, FILE | {"into": "elsewhere"}).into == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("arms:\n  a: []\n  a: []\n", "must name a once in one place, but line 3 names it again."),
+        (
+            "arms: {a: []}\nstudies:\n  s: {arms: [a], seeds: [0], seeds: [1]}\n",
+            "must name seeds once in one place, but line 3",
+        ),
+        ("a: [", "must be a readable YAML file, but it is not: "),
+        ("a: 1\n b: 2", " in line 2."),
+        ("a: \xff", "must be a readable YAML file, but it is not: "),
+    ],
+)
+def test_a_key_that_stands_twice_and_a_file_that_is_no_yaml_are_refused(tmp_path, text, said):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError) as error:
+        read_campaign(path)
+    assert str(error.value).startswith(f"{path} must ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_merged_may_be_replaced(tmp_path):
+    path = tmp_path / "file.yaml"
+    path.write_text(
+        "arms: {a: []}\nstudies:\n  s: &s {arms: [a], seeds: [0]}\n  t: {<<: *s, seeds: [1]}\n"
+        "  u: &u {<<: *s, seeds: [2]}\n  v: {<<: *u, seeds: [3]}\n"
+    )
+    assert [cell.seed for cell in read_campaign(path).cells()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("none.yaml", "No such file or directory"), ("", "Is a directory")]
+)
+def test_a_file_that_is_none(tmp_path, name, said):
+    with pytest.raises(ConfigError) as error:
+        read_campaign(tmp_path / name)
+    assert str(error.value).endswith(f"must be a readable YAML file, but it is not: {said}.")

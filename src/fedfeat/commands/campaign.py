@@ -1,0 +1,202 @@
+"""Run what is left of a campaign, or say where it stands.
+
+    uv run python scripts/campaign.py results/evidence.yaml              # all that is left of it, two runs at a time
+    uv run python scripts/campaign.py results/evidence.yaml --status     # where it stands; also while it works
+    uv run python scripts/campaign.py results/evidence.yaml --jobs 32 --launcher submitit_slurm
+
+Runs lie below $FEDFEAT_CAMPAIGNS (~/.local/share/fedfeat/campaigns), in a folder by the campaign's key, so that any
+checkout goes on with them. Ctrl-C or SIGTERM lets the runs under way save their round, where that takes no more than
+a minute; the next start goes on with the last that is saved.
+The small files of finished runs are copied to --into.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.live import Live
+
+from fedfeat.commands.python import accepted
+from fedfeat.config.command_line import Parser, number
+from fedfeat.config.conditions import integer, interval
+from fedfeat.errors import ConfigError, UserError
+from fedfeat.evidence.campaign import Cell
+from fedfeat.evidence.campaign_file import read_campaign
+from fedfeat.evidence.processes import SLURM
+from fedfeat.evidence.progress import overview
+from fedfeat.evidence.queue import Queue, program_of
+from fedfeat.evidence.stored import campaigns_root
+from fedfeat.runs.directory import fixes_numbers, is_locked, key_of, locked
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command.
+
+    It ends with 1 where a run has failed, with 2 and one sentence for a refusal, and with 130 where it was interrupted.
+    """
+    options = _options(argv)
+    try:
+        code = _perform(options)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(code)
+
+
+def _perform(options: argparse.Namespace) -> int:
+    campaign = read_campaign(options.file)
+    for word in options.extra:
+        if "=" not in word or fixes_numbers(key_of(word)):
+            rule = "be an override that changes no number, such as executor=ray"
+            raise ConfigError.rule("--with", rule, word)
+    runs = (options.runs or campaigns_root()) / campaign.key
+    until = time.time() + 3600 * options.hours
+    queue = Queue(campaign, runs, options.into or Path(campaign.into), options.launcher, options.extra, until)
+    console = Console()
+    for cell in campaign.cells():
+        queue.check(cell)
+    if options.status:
+        running = [cell for cell in queue.open() if is_locked(runs / cell.name)]
+        console.print(overview(queue, running, options.jobs))
+        return 0
+    make_folder(runs, "--runs" if options.runs else "FEDFEAT_CAMPAIGNS")
+    make_folder(queue.kept, "--into" if options.into else "into")
+    with locked(runs, ".campaign.lock", f"campaign {campaign.key}"):
+        with console.status("Composing what was not run yet, and keeping what has ended."):
+            check_composed(queue)
+            for cell in campaign.cells():
+                queue.collect(cell)
+        interrupted = _work(queue, options.jobs, console)
+    left = len(queue.open())
+    if queue.given_up:
+        console.print("The last runs failed alike, so no other was started.")
+    elif interrupted:
+        console.print(f"Stopped: {left} left, with which the same command goes on.")
+    elif options.hours < math.inf and left:
+        console.print(f"--hours {options.hours:g} went this far: {left} left for the next time.")
+    return 130 if interrupted else int(bool(queue.failed))
+
+
+def make_folder(folder: Path, key: str) -> None:
+    """Make a folder that is to be written to.
+
+    Args:
+        folder: The folder.
+        key: What was set to it, for the refusal.
+
+    Raises:
+        ConfigError: It cannot be made, or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{key} must be a folder that can be written, but {folder} is not: {error.strerror}."
+        ) from error
+
+
+def check_composed(queue: Queue) -> None:
+    """Refuse a campaign with a run that would be refused when its turn comes, perhaps after days.
+
+    Runs that differ by their seed alone are composed once, and not at all where one of them has begun.
+
+    Raises:
+        ConfigError: A sentence for each mistake, with the first run that has it.
+    """
+    campaign, tuning = (
+        queue.campaign,
+        {one.tuned.study for one in queue.campaign.studies.values() if one.tuned},
+    )
+    started = [f"hydra/launcher={queue.launcher}"] if queue.launcher else []
+    found = dict[str, str]()
+    for study in campaign.ordered():
+        for arm, command in study.then.items():
+            if program_of(command[0]) is None:
+                raise ConfigError.rule(f"studies.{study.name}.then.{arm}", "begin with a program", command[0])
+    for cell in _kinds(queue):
+        try:
+            _, config = accepted([*campaign.words_of(cell), *queue.extra, *started])
+            if cell.study in tuning and not config["partition"]["val_fraction"]:
+                rule = "be above 0 in a study that others are tuned by"
+                raise ConfigError.rule("partition.val_fraction", rule, 0)
+        except UserError as error:
+            found.setdefault(str(error), cell.name)
+    if found:
+        raise ConfigError("\n".join(f"{name}: {said}" for said, name in found.items()))
+
+
+def _kinds(queue: Queue) -> list[Cell]:
+    """Give a run of each kind, whatever its seed, of which none has begun."""
+    begun, kinds = set[Cell](), dict[Cell, Cell]()
+    for cell in queue.campaign.cells():
+        kind = cell._replace(seed=0)
+        kinds.setdefault(kind, cell)
+        if queue.settled(cell) or (queue.runs / cell.name / "config.yaml").exists():
+            begun.add(kind)
+    return [cell for kind, cell in kinds.items() if kind not in begun]
+
+
+def _work(queue: Queue, at_once: int, console: Console) -> bool:
+    """Make the runs; True where it was interrupted."""
+    jobs = queue.launcher == SLURM
+    left = "jobs that are submitted go on by themselves" if jobs else "the runs under way save their round"
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        console.print(f"Stopping: {left}.")
+        signal.default_int_handler(number, frame)
+
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, stop)
+    interrupted, shown = True, set[Cell]()
+    with Live(console=console, refresh_per_second=1) as live:
+        with suppress(KeyboardInterrupt), closing(queue.work(at_once)) as course:
+            for running in course:
+                if console.is_terminal:
+                    live.update(overview(queue, [*running], at_once))
+                elif running and shown != {*running}:
+                    shown = {*running}
+                    console.print(overview(queue, [*running], at_once))
+                if time.time() >= queue.until:
+                    console.print(f"The hours are over: {left}.")
+                    break
+            interrupted = False
+        live.update(overview(queue, [], at_once))
+    return interrupted
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser("campaign.py", __doc__)
+    parser.epilog = (
+        "Ctrl-C lets runs save their round; the same command goes on. docs/campaigns.md has examples."
+    )
+    parser.add_argument("file", type=Path, help="the campaign, a YAML file")
+    parser.add_argument("--jobs", type=number(integer(1)), default=2, metavar="N", help="runs at a time (2)")
+    parser.add_argument(
+        "--hours",
+        type=number(interval("(0, inf)")),
+        default=math.inf,
+        metavar="H",
+        help="end by then: what would take longer is not begun",
+    )
+    parser.add_argument(
+        "--launcher", metavar="NAME", help="a hydra/launcher for each run, e.g. submitit_slurm"
+    )
+    parser.add_argument("--with", dest="extra", nargs="+", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="instead of the file's into, or results/KEY")
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="instead of $FEDFEAT_CAMPAIGNS")
+    parser.add_argument("--status", action="store_true", help="say where it stands, and end")
+    return parser.read(argv)
