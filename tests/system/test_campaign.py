@@ -203,9 +203,8 @@ def test_what_all_runs_lack_ends_the_campaign(campaign, tmp_path):
 @pytest.mark.slow
 def test_a_point_that_diverged_is_kept_never_chosen_and_not_made_again(campaign, tmp_path):
     tune = FILE["studies"]["tune"] | {"grid": {"wild": ["optimizer.lr=1e30"], "fast": ["optimizer.lr=0.1"]}}
-    command = campaign(
-        FILE | {"studies": {"tune": tune, "run": FILE["studies"]["run"] | {"arms": ["average"], "then": {}}}}
-    )
+    run = FILE["studies"]["run"] | {"arms": ["average"], "then": {}, "tuned": {"study": "tune"}}
+    command = campaign(FILE | {"studies": {"tune": tune, "run": run}})
     code, out, _ = call(command, tmp_path)
     assert (code, "tried: 3 of 3 runs" in out, "failed" in out) == (0, True, False)
     assert "tune 2/2, 1 diverged" in " ".join(out.split())

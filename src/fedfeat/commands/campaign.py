@@ -26,7 +26,6 @@ from types import FrameType
 from rich.console import Console
 from rich.live import Live
 
-from fedfeat.commands.python import accepted
 from fedfeat.config.command_line import Parser, number
 from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import ConfigError, UserError
@@ -34,7 +33,7 @@ from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.processes import SLURM
 from fedfeat.evidence.progress import overview
-from fedfeat.evidence.queue import Queue, program_of
+from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import campaigns_root
 from fedfeat.runs.directory import fixes_numbers, is_locked, key_of, locked
 
@@ -75,6 +74,10 @@ def _perform(options: argparse.Namespace) -> int:
     make_folder(queue.kept, "--into" if options.into else "into")
     with locked(runs, ".campaign.lock", f"campaign {campaign.key}"):
         with console.status("Composing what was not run yet, and keeping what has ended."):
+            from fedfeat.commands.campaign_check import (
+                check_composed,  # with it comes torch, which takes seconds
+            )
+
             check_composed(queue)
             for cell in campaign.cells():
                 queue.collect(cell)
@@ -107,47 +110,6 @@ def make_folder(folder: Path, key: str) -> None:
         raise ConfigError(
             f"{key} must be a folder that can be written, but {folder} is not: {error.strerror}."
         ) from error
-
-
-def check_composed(queue: Queue) -> None:
-    """Refuse a campaign with a run that would be refused when its turn comes, perhaps after days.
-
-    Runs that differ by their seed alone are composed once, and not at all where one of them has begun.
-
-    Raises:
-        ConfigError: A sentence for each mistake, with the first run that has it.
-    """
-    campaign, tuning = (
-        queue.campaign,
-        {one.tuned.study for one in queue.campaign.studies.values() if one.tuned},
-    )
-    started = [f"hydra/launcher={queue.launcher}"] if queue.launcher else []
-    found = dict[str, str]()
-    for study in campaign.ordered():
-        for arm, command in study.then.items():
-            if program_of(command[0]) is None:
-                raise ConfigError.rule(f"studies.{study.name}.then.{arm}", "begin with a program", command[0])
-    for cell in _kinds(queue):
-        try:
-            _, config = accepted([*campaign.words_of(cell), *queue.extra, *started])
-            if cell.study in tuning and not config["partition"]["val_fraction"]:
-                rule = "be above 0 in a study that others are tuned by"
-                raise ConfigError.rule("partition.val_fraction", rule, 0)
-        except UserError as error:
-            found.setdefault(str(error), cell.name)
-    if found:
-        raise ConfigError("\n".join(f"{name}: {said}" for said, name in found.items()))
-
-
-def _kinds(queue: Queue) -> list[Cell]:
-    """Give a run of each kind, whatever its seed, of which none has begun."""
-    begun, kinds = set[Cell](), dict[Cell, Cell]()
-    for cell in queue.campaign.cells():
-        kind = cell._replace(seed=0)
-        kinds.setdefault(kind, cell)
-        if queue.settled(cell) or (queue.runs / cell.name / "config.yaml").exists():
-            begun.add(kind)
-    return [cell for kind, cell in kinds.items() if kind not in begun]
 
 
 def _work(queue: Queue, at_once: int, console: Console) -> bool:

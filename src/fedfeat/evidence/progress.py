@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.lengths import standing
-from fedfeat.evidence.processes import failure
+from fedfeat.evidence.processes import LOG, failure
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import has_diverged
 from fedfeat.runs.directory import FAILURE
@@ -48,7 +48,9 @@ def _failure(queue: Queue, cell: Cell, running: Collection[Cell], ended: Contain
     place = queue.runs / cell.name
     if cell in queue.failed or cell in running or cell in ended:
         return queue.failed.get(cell, "")
-    return failure(place) if (place / FAILURE).exists() else ""
+    # A run that was refused has said so, and written nothing else.
+    refused = (place / LOG).exists() and not (place / "config.yaml").exists()
+    return failure(place) if refused or (place / FAILURE).exists() else ""
 
 
 def _sentences(queue: Queue, failed: Mapping[Cell, str]) -> list[str]:

@@ -1,0 +1,60 @@
+"""What a campaign's runs would be refused for when their turn comes, perhaps in days, said before the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedfeat.commands.compatibility import try_parts
+from fedfeat.commands.python import accepted
+from fedfeat.config.arguments import check_targets
+from fedfeat.errors import ConfigError, UserError
+from fedfeat.evidence.campaign import Cell
+from fedfeat.evidence.queue import Queue, program_of
+
+
+def check_composed(queue: Queue) -> None:
+    """Refuse a campaign with a run that does not compose, or with a program that does not exist.
+
+    Runs that differ by their seed alone are composed once, and not at all where one of them has begun.
+
+    Raises:
+        ConfigError: A sentence for each mistake, with the first run that has it.
+    """
+    _check_programs(queue)
+    tuning = {study.tuned.study for study in queue.campaign.studies.values() if study.tuned}
+    more = [*queue.extra, *([f"hydra/launcher={queue.launcher}"] if queue.launcher else [])]
+    found = dict[str, str]()
+    for cell in _kinds(queue):
+        try:
+            _check([*queue.campaign.words_of(cell), *more], cell.study in tuning)
+        except UserError as error:
+            found.setdefault(str(error), cell.name)
+    if found:
+        raise ConfigError("\n".join(f"{name}: {said}" for said, name in found.items()))
+
+
+def _check(words: Sequence[str], tunes: bool) -> None:
+    cfg, config = accepted(words)
+    check_targets(config)
+    try_parts(cfg)
+    if tunes and not config["partition"]["val_fraction"]:
+        rule = "be above 0 in a study that others are tuned by"
+        raise ConfigError.rule("partition.val_fraction", rule, config["partition"]["val_fraction"])
+
+
+def _check_programs(queue: Queue) -> None:
+    for study in queue.campaign.ordered():
+        for arm, command in study.then.items():
+            if program_of(command[0]) is None:
+                raise ConfigError.rule(f"studies.{study.name}.then.{arm}", "begin with a program", command[0])
+
+
+def _kinds(queue: Queue) -> list[Cell]:
+    """Give a run of each kind, whatever its seed, of which none has begun."""
+    begun, kinds = set[Cell](), dict[Cell, Cell]()
+    for cell in queue.campaign.cells():
+        kind = cell._replace(seed=0)
+        kinds.setdefault(kind, cell)
+        if queue.settled(cell) or (queue.runs / cell.name / "config.yaml").exists():
+            begun.add(kind)
+    return [cell for kind, cell in kinds.items() if kind not in begun]
