@@ -57,9 +57,18 @@ def test_a_configuration_that_is_another_today_is_refused(copy, tmp_path):
     assert not (tmp_path / "logs").exists()
 
 
-def test_words_that_change_numbers_are_refused(copy, tmp_path):
-    code, _, said = repeat(tmp_path, copy, "--with", "seed=3")
-    assert (code, said.splitlines()[-1][:50]) == (2, f"fedfeat-repeat: seed must be 0, as in {copy}"[:50])
+@pytest.mark.parametrize("word", ["seed=3", "+optimizer.new=1", "serial"])
+def test_words_that_change_numbers_are_refused(copy, tmp_path, word):
+    code, _, said = repeat(tmp_path, copy, "--with", word)
+    rule = "--with must be an override that changes no number, such as executor=ray"
+    assert (code, said) == (2, f"fedfeat-repeat: {rule}, but it is '{word}'.\n")
+
+
+def test_without_a_round_there_is_nothing_to_compare(copy, tmp_path):
+    path = copy / "metrics.csv"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    code, _, said = repeat(tmp_path, copy)
+    assert (code, said) == (2, f"fedfeat-repeat: DIR must have a round to compare, but {path} has none.\n")
 
 
 @pytest.mark.parametrize("word", ["+loss._target_=os.system", "+algorithm.client.hook={_target_: os.system}"])

@@ -34,8 +34,8 @@ from fedfeat.evidence.campaign_file import read_campaign
 from fedfeat.evidence.processes import SLURM
 from fedfeat.evidence.progress import overview
 from fedfeat.evidence.queue import Queue
-from fedfeat.evidence.stored import campaigns_root
-from fedfeat.runs.directory import fixes_numbers, is_locked, key_of, locked
+from fedfeat.evidence.stored import campaigns_root, check_neutral
+from fedfeat.runs.directory import is_locked, locked
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -56,10 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _perform(options: argparse.Namespace) -> int:
     campaign = read_campaign(options.file)
-    for word in options.extra:
-        if "=" not in word or fixes_numbers(key_of(word)):
-            rule = "be an override that changes no number, such as executor=ray"
-            raise ConfigError.rule("--with", rule, word)
+    check_neutral(options.extra)
     runs = (options.runs or campaigns_root()) / campaign.key
     until = time.time() + 3600 * options.hours
     queue = Queue(campaign, runs, options.into or Path(campaign.into), options.launcher, options.extra, until)

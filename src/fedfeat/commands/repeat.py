@@ -30,7 +30,7 @@ from fedfeat.config.conditions import integer
 from fedfeat.config.trust import NOT_MADE, check_stored
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.processes import command_of
-from fedfeat.evidence.stored import made_with
+from fedfeat.evidence.stored import check_neutral, made_with
 from fedfeat.runs.directory import key_of, stored_config
 from fedfeat.runs.repetition import Parting, altered, partings
 from fedfeat.runs.tables import METRICS, rows_so_far
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     args = _parser().read(arguments)
     with one_sentence("fedfeat-repeat"):
+        check_neutral(args.extra)
         asked = {folder: [*repeated_words(folder), *args.extra] for folder in runs_below(args.folders)}
         for folder, words in asked.items():
             check_unaltered(folder, words, args.trust)
@@ -70,6 +71,8 @@ def repeated_words(folder: Path) -> list[str]:
         if not (folder / name).is_file():
             rule = "DIR must be a run directory, or what a campaign has kept of one"
             raise ConfigError(f"{rule}, but {folder} has no {name}.")
+    if not rows_so_far(folder / METRICS):
+        raise ConfigError(f"DIR must have a round to compare, but {folder / METRICS} has none.")
     tops = {word: key_of(word).replace("/", ".").partition(".")[0] for word in made_with(folder)}
     # The choice of an executor is one of those that are installed; its keys may name anything.
     return [word for word, top in tops.items() if top not in NOT_MADE or word.startswith("executor=")]
@@ -94,8 +97,9 @@ def check_unaltered(folder: Path, words: Sequence[str], trust: Sequence[str] = (
 
 
 def _made_by(folder: Path) -> str:
-    with suppress(OSError, ValueError):
-        return f"; commit {json.loads((folder / 'summary.json').read_text())['git_commit']} made the run"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if commit := json.loads((folder / "summary.json").read_text())["git_commit"]:
+            return f"; commit {commit} made the run"
     return ""
 
 

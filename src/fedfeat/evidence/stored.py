@@ -66,6 +66,21 @@ def made_with(place: Path) -> list[str]:
     raise ConfigError(f"{place} must hold overrides.yaml with a list of words, but it does not.")
 
 
+def check_neutral(words: Iterable[str], key: str = "--with") -> None:
+    """Refuse what is no override of where and how fast runs are made.
+
+    Args:
+        words: What is to be added to runs.
+        key: Where it was given.
+
+    Raises:
+        ConfigError: One of them can change a number, or sets nothing.
+    """
+    for word in words:
+        if "=" not in word or fixes_numbers(key_of(word)):
+            raise ConfigError.rule(key, "be an override that changes no number, such as executor=ray", word)
+
+
 def check_words(place: Path, words: Sequence[str]) -> None:
     """Refuse an ended run that was made with other overrides than are asked for.
 
