@@ -22,12 +22,13 @@ def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
     ended = queue.places(every)
     left = queue.left()
     when = duration(sum(left.values()) / at_once if left or not queue.open() else None)
-    heading = f"{queue.campaign.key}: {len(ended)} of {len(every)} runs, {when} left"
     table = Table(box=None, pad_edge=False)
     table.add_column("study")
     table.add_column("runs", justify="right")
     table.add_column("not ended", overflow="fold")
     failed = {cell: said for cell in every if (said := _failure(queue, cell, running, ended))}
+    lost = f", {len(failed)} failed" if failed else ""
+    heading = f"{queue.campaign.key}: {len(ended)} of {len(every)} runs{lost}, {when} left"
     for study in queue.campaign.ordered():
         cells = [*study.cells()]
         lines = [
