@@ -237,6 +237,7 @@ def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):
     ("words", "said"),
     [
         (["--with", "optimizer.lr=1"], "--with must be an override that changes no number"),
+        (["--with", "executor"], "--with must be an override that changes no number"),
         (["--with", "serial"], "--with must be an override that changes no number"),
     ],
 )

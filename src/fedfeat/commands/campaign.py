@@ -31,7 +31,7 @@ from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.campaign_file import read_campaign
-from fedfeat.evidence.processes import SLURM
+from fedfeat.evidence.processes import SLURM, is_submitted
 from fedfeat.evidence.progress import overview
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import campaigns_root, check_neutral
@@ -64,7 +64,9 @@ def _perform(options: argparse.Namespace) -> int:
     for cell in campaign.cells():
         queue.check(cell)
     if options.status:
-        running = [cell for cell in queue.open() if is_locked(runs / cell.name)]
+        running = [
+            cell for cell in queue.open() if is_locked(runs / cell.name) or is_submitted(runs / cell.name)
+        ]
         console.print(overview(queue, running, options.jobs))
         return 0
     make_folder(runs, "--runs" if options.runs else "FEDFEAT_CAMPAIGNS")

@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 from omegaconf import OmegaConf
@@ -49,13 +50,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asked = {folder: [*repeated_words(folder), *args.extra] for folder in runs_below(args.folders)}
         for folder, words in asked.items():
             check_unaltered(folder, words, args.trust)
+    stops = list[int]()
+    # Of a terminal, Ctrl-C reaches the run itself; here it must only not end the comparison.
+    signal.signal(signal.SIGINT, lambda number, _: stops.append(number))
     for folder, words in asked.items():
         place = args.out / _name(folder)
-        code = _make(place, words, args.rounds)
+        code = _make(place, words, args.rounds, stops)
         if rows := rows_so_far(place / METRICS):
             _say(folder, place, rows)
-        if code:
-            raise SystemExit(code)
+        if code or stops:
+            raise SystemExit(code or 128 + stops[0])
 
 
 def repeated_words(folder: Path) -> list[str]:
@@ -73,9 +77,13 @@ def repeated_words(folder: Path) -> list[str]:
             raise ConfigError(f"{rule}, but {folder} has no {name}.")
     if not rows_so_far(folder / METRICS):
         raise ConfigError(f"DIR must have a round to compare, but {folder / METRICS} has none.")
-    tops = {word: key_of(word).replace("/", ".").partition(".")[0] for word in made_with(folder)}
+    return [word for word in made_with(folder) if _is_made(word)]
+
+
+def _is_made(word: str) -> bool:
+    top = key_of(word).replace("/", ".").partition(".")[0]
     # The choice of an executor is one of those that are installed; its keys may name anything.
-    return [word for word, top in tops.items() if top not in NOT_MADE or word.startswith("executor=")]
+    return top not in NOT_MADE or word.startswith("executor=")
 
 
 def check_unaltered(folder: Path, words: Sequence[str], trust: Sequence[str] = ()) -> None:
@@ -103,12 +111,15 @@ def _made_by(folder: Path) -> str:
     return ""
 
 
-def _make(place: Path, words: Sequence[str], rounds: int | None) -> int:
+def _make(place: Path, words: Sequence[str], rounds: int | None, stops: list[int]) -> int:
     """Run it, or go on with it; give its exit code, which is 0 where it has come as far as is asked for."""
     run = subprocess.Popen(command_of(place.absolute(), words))
-    # Of a terminal, Ctrl-C reaches the run itself; here it must only not end the comparison.
-    signal.signal(signal.SIGINT, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda number, _: run.send_signal(number))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stops.append(number)
+        run.send_signal(number)
+
+    signal.signal(signal.SIGTERM, stop)
     is_far = False
     while run.poll() is None:
         with suppress(subprocess.TimeoutExpired):
@@ -134,7 +145,7 @@ def _say(folder: Path, place: Path, rows: Sequence[dict[str, str]]) -> None:
     console.print(f"{folder}\n{place}", soft_wrap=True, markup=False, highlight=False)
     which = f"{len(found) - len(apart)} of {len(found)} quantities are" if apart else "all quantities are"
     said = f"Up to round {last} of {kept[-1]['round']}, {which} the same to six digits"
-    console.print(f"{said}{'; the others:' if apart else '.'}", highlight=False)
+    console.print(f"{said}{'; the others:' if apart else '.'}", soft_wrap=True, highlight=False)
     if apart:
         console.print(_table(apart, last))
 
@@ -151,10 +162,11 @@ def _table(apart: Sequence[Parting], last: int) -> Table:
 
 
 def _name(folder: Path) -> Path:
-    """Give a run's folder below the one of repetitions: its path from here, else its name."""
+    """Give a run's folder below the one of repetitions: its path from here, else its whole path."""
+    path = folder.resolve()
     with suppress(ValueError):
-        return folder.resolve().relative_to(Path.cwd())
-    return Path(folder.resolve().name)
+        return path.relative_to(Path.cwd())
+    return path.relative_to(path.anchor)
 
 
 def _parser() -> Parser:

@@ -30,7 +30,8 @@ def read_campaign(path: Path) -> Campaign:
     }
     for study in studies.values():
         _check_tuned(study, studies)
-    key = name("key", root.get("key", path.stem))
+    key = root.get("key", path.stem)
+    key = name("key", str(key) if type(key) in (int, float) else key)
     into = root.get("into", f"results/{key}")
     if not isinstance(into, str):
         raise ConfigError.rule("into", "be a folder", into)
@@ -50,7 +51,7 @@ def _study(study: str, node: Mapping[str, Any], arms: Mapping[str, tuple[str, ..
     chosen = node.get("arms")
     if not isinstance(chosen, list) or not chosen:
         raise ConfigError.rule(f"{place}.arms", "be a list of at least one arm", chosen)
-    chosen = [str(arm) if isinstance(arm, int) else arm for arm in chosen]
+    chosen = [str(arm) for arm in chosen]
     among(f"{place}.arms", chosen, [*arms], "file")
     if len({*chosen}) < len(chosen):
         raise ConfigError.rule(f"{place}.arms", "name each arm once", chosen)

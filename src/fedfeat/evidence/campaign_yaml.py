@@ -29,7 +29,7 @@ def read_yaml(path: Path) -> Any:
         for key, line in _repeated(yaml.compose(text, yaml.SafeLoader)):
             raise ConfigError(f"{path} must name {key} once in one place, but line {line} names it again.")
         return yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} must be a readable YAML file, but it is not: {_why(error)}.") from error
 
 
@@ -53,7 +53,7 @@ def _repeated(root: yaml.Node | None) -> Iterator[tuple[str, int]]:
             left += [value for _, value in node.value]
             names = set[str]()
             for key, _ in node.value:
-                if key.value in names and key.tag != _MERGE:
+                if str(key.value) in names and key.tag != _MERGE:
                     yield str(key.value), key.start_mark.line + 1
                 names.add(str(key.value))
 

@@ -227,7 +227,7 @@ def _claim(place: str, node: Mapping[str, Any]) -> Claim:
     missing = [key for key in _KEYS if key not in node and key not in ("settings", "note")]
     if missing:
         raise ConfigError.rule(place, f"have {', '.join(missing)}", sorted(node))
-    if str(node["quantity"]).startswith("to_target/") and "against" not in node["rule"]:
+    if str(node["quantity"]).startswith("to_target/") and node["rule"].get("against") is None:
         rule = "have against: what reaching a target took is known from below alone of a run that never came there"
         raise ConfigError.rule(f"{place}.rule", rule, dict(node["rule"]))
     texts = {key: " ".join(str(node.get(key, "")).split()) for key in _KEYS if key not in _LISTS}

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.lengths import standing
-from fedfeat.evidence.processes import LOG, failure
+from fedfeat.evidence.processes import LOG, failure, is_submitted
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import has_diverged
 from fedfeat.runs.directory import FAILURE
@@ -49,9 +49,13 @@ def _failure(queue: Queue, cell: Cell, running: Collection[Cell], ended: Contain
     place = queue.runs / cell.name
     if cell in queue.failed or cell in running or cell in ended:
         return queue.failed.get(cell, "")
-    # A run that was refused has said so, and written nothing else.
-    refused = (place / LOG).exists() and not (place / "config.yaml").exists()
-    return failure(place) if refused or (place / FAILURE).exists() else ""
+    if (place / FAILURE).exists():
+        return failure(place)
+    # A run that was refused has said so, and written nothing else; one that has just begun has said nothing yet.
+    spoke = (place / LOG).exists() and (place / LOG).stat().st_size > 0
+    return (
+        failure(place) if spoke and not (place / "config.yaml").exists() and not is_submitted(place) else ""
+    )
 
 
 def _sentences(queue: Queue, failed: Mapping[Cell, str]) -> list[str]:
@@ -80,7 +84,7 @@ def duration(seconds: float | None) -> str:
     """Write how long something takes, in hours and minutes, or in seconds."""
     if seconds is None:
         return "unknown time"
-    if seconds < 60:
+    if round(seconds) < 60:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

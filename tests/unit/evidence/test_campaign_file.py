@@ -108,6 +108,10 @@ def study(**changes):
             study(words=["data=digits", "seed=3"]),
             "studies.late.words must leave seed to the campaign, but it is 'seed=3'",
         ),
+        (
+            study(words=["hydra.sweep.subdir=x"]),
+            "studies.late.words must leave hydra.sweep.subdir to the campaign",
+        ),
         (study(words=["+hydra.run.dir=x"]), "studies.late.words must leave hydra.run.dir to the campaign"),
         (study(words=None), "studies.late.words must have a value or be left out, but it is None"),
         (study(tuned={"study": "tuen"}), "did you mean tune"),
@@ -121,6 +125,7 @@ def study(**changes):
             study(keeps=["clients.csv", "../x"]),
             "studies.late.keeps must name files in the folder of a run, but it is '../x'",
         ),
+        (study(keeps=["a/../../x"]), "studies.late.keeps must name files in the folder of a run"),
         (study(keeps=["/x"]), "studies.late.keeps must name files in the folder of a run"),
         (study(then={"a": []}), "studies.late.then.a must name a program"),
         (study(then={"a": [1]}), "studies.late.then.a must be a list of words"),
@@ -131,6 +136,7 @@ def study(**changes):
         ),
         (study(sedes=[0]), "did you mean seeds"),
         (study(priority="high"), "studies.late.priority must be a number, but it is 'high'"),
+        (study(priority=float("inf")), "studies.late.priority must be a number"),
         (study(priority=float("nan")), "studies.late.priority must be a number"),
         (study(grid={}), "studies.late.grid must be left out or name one, but it is {}"),
         (study(settings={}), "studies.late.settings must be left out or name one, but it is {}"),
@@ -146,6 +152,7 @@ def study(**changes):
         (FILE | {"arms": {"lr=0.1": []}}, "arms.lr=0.1 must be named by"),
         (FILE | {"studies": {"s/a": {}}}, "studies.s/a must be named by"),
         (study(settings={"..": []}), "studies.late.settings... must be named by"),
+        (FILE | {"environment": {"A": True}}, "environment.A must be a text or a number, but it is True"),
         (FILE | {"environment": {"A": [1]}}, "environment.A must be a text or a number, but it is [1]"),
     ],
 )
@@ -156,8 +163,11 @@ def test_what_is_wrong_is_said(tmp_path, file, said):
 
 
 def test_names_that_are_numbers_are_names(tmp_path):
-    file = FILE | {"arms": {2: ["algorithm=fedavg"]}, "studies": {3: {"arms": [2]}}}
-    assert [cell.name for cell in read(tmp_path, file).cells()] == ["3/2/seed_0"]
+    file = FILE | {"key": 7, "arms": {0.2: ["algorithm=fedavg"]}, "studies": {3: {"arms": [0.2]}}}
+    campaign = read(tmp_path, file)
+    assert campaign.key == "7"
+    assert [cell.name for cell in campaign.cells()] == ["3/0.2/seed_0"]
+    assert campaign.studies["3"].priority == 0
 
 
 def test_what_is_kept_goes_to_a_folder_of_the_key_unless_the_file_says_another(tmp_path):
@@ -174,6 +184,9 @@ def test_what_is_kept_goes_to_a_folder_of_the_key_unless_the_file_says_another(t
             "arms: {a: []}\nstudies:\n  s: {arms: [a], seeds: [0], seeds: [1]}\n",
             "must name seeds once in one place, but line 3",
         ),
+        ("arms: {a: []}\nenvironment: [{x: 1, x: 2}]", "must name x once in one place, but line 2"),
+        ("key: 2024-99-99", "must be a readable YAML file, but it is not: month must be in 1..12."),
+        ("into: {{dir}}", "must be a readable YAML file, but it is not: "),
         ("a: [", "must be a readable YAML file, but it is not: "),
         ("a: 1\n b: 2", " in line 2."),
         ("a: \xff", "must be a readable YAML file, but it is not: "),
@@ -193,9 +206,15 @@ def test_what_is_merged_may_be_replaced(tmp_path):
     path = tmp_path / "file.yaml"
     path.write_text(
         "arms: {a: []}\nstudies:\n  s: &s {arms: [a], seeds: [0]}\n  t: {<<: *s, seeds: [1]}\n"
-        "  u: &u {<<: *s, seeds: [2]}\n  v: {<<: *u, seeds: [3]}\n"
+        "  u: &u {<<: *s, seeds: [2]}\n  v: {<<: *u, seeds: [3]}\n  w: {<<: *s, <<: *u, seeds: [4]}\n"
     )
-    assert [cell.seed for cell in read_campaign(path).cells()] == [0, 1, 2, 3]
+    assert [cell.seed for cell in read_campaign(path).cells()] == [0, 1, 2, 3, 4]
+
+
+def test_what_names_itself_ends(tmp_path):
+    (tmp_path / "file.yaml").write_text("arms: &a [*a]")
+    with pytest.raises(ConfigError, match="arms must hold keys"):
+        read_campaign(tmp_path / "file.yaml")
 
 
 @pytest.mark.parametrize(

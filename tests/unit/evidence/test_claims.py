@@ -91,6 +91,12 @@ def test_the_reading_is_the_first_that_is_nowhere_far_below_the_best():
     assert chosen(0.1, "a", "b") is None  # each is far below the other in one of the two
 
 
+def test_a_reading_needs_three_seeds_and_may_be_just_so_far_below():
+    reading = Reading("r", ("s",), ("x",), "q", ("a",), 0.0)
+    assert reading.chosen(lambda *_: {0: 0.9, 1: 0.9}) is None
+    assert reading.chosen(lambda *_: {0: 0.9, 1: 0.9, 2: 0.9}) == "a"
+
+
 def test_a_reading_of_which_a_run_diverged_is_not_chosen():
     numbers = {"a": {0: 0.9, 1: math.nan, 2: 0.9}, "b": {0: 0.5, 1: 0.5, 2: 0.5}}
     reading = Reading("r", ("s",), ("x",), "global/acc", ("a", "b"), 0.05)
@@ -123,6 +129,10 @@ READING = {"name": "r", "studies": [], "settings": [], "quantity": "q", "order":
         ({"rule": {"arm": "a"}}, "more_than and less_than"),
         ({"rule": {"arm": "a", "more_than": 0, "less_than": 1}}, "more_than and less_than"),
         ({"rule": {"arm": "a", "above": 0}}, "claims[0].rule.above"),
+        (
+            {"quantity": "to_target/0.5/rounds", "rule": {"arm": "a", "against": None, "less_than": 9}},
+            "rule must have against",
+        ),
         # Of a run that never came there it is known from below alone: it could be less than nothing.
         (
             {"quantity": "to_target/0.5/rounds", "rule": {"arm": "a", "less_than": 9}},
@@ -136,6 +146,21 @@ def test_a_claim_that_cannot_be_decided_is_refused(tmp_path, change, said):
     with pytest.raises(ConfigError) as error:
         read_claims(path)
     assert said in str(error.value)
+
+
+def test_a_file_of_claims_is_read(tmp_path):
+    path = tmp_path / "claims.yaml"
+    one = CLAIM | {"claim": "c\n d", "rule": {"arm": "a", "against": "b", "less_than": 1}}
+    path.write_text(yaml.safe_dump({"reading": READING, "claims": [one]}))
+    rule = Rule("a", "b", 1.0, is_lower=False)
+    assert read_claims(path).claims == (
+        Claim("one", "g", "c d", "s", "", "p", ("s",), ("",), "global/acc", rule),
+    )
+    path.write_text(
+        yaml.safe_dump({"reading": READING, "claims": [{k: v for k, v in one.items() if k != "published"}]})
+    )
+    with pytest.raises(ConfigError, match="have published"):
+        read_claims(path)
 
 
 def test_a_claim_without_its_rule_is_refused(tmp_path):

@@ -61,6 +61,9 @@ def test_who_never_came_there_is_ahead_of_nobody():
     assert difference(big, small).mean == 0
     late = dict.fromkeys(range(3), never(6000.0, 280.0))
     assert difference(late, big).mean == 400  # at least so much later
+    assert difference(late, big).high == pytest.approx(
+        400 + 4.302652729749464 * math.sqrt(2 * 280**2 / 12 / 3)
+    )
     assert difference(small, late).mean == difference(late, small).mean == 0
 
 

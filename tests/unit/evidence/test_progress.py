@@ -54,6 +54,18 @@ def test_runs_are_counted_and_those_under_way_have_their_round(queue):
     assert said(queue, CELLS[1:3], at_once=2)[0] == "k: 1 of 6 runs, 4 min left"
 
 
+def test_nothing_is_left_where_all_have_ended(queue):
+    for cell in CELLS:
+        finish(queue, cell)
+    assert said(queue) == ["k: 6 of 6 runs, 0 s left", "study  runs  not ended", "s       6/6"]
+
+
+def test_a_run_that_has_said_nothing_yet_has_not_failed(queue):
+    (queue.runs / CELLS[0].name).mkdir(parents=True)
+    (queue.runs / CELLS[0].name / "campaign.log").write_text("")
+    assert said(queue)[2:] == ["s       0/6"]
+
+
 def test_what_nobody_goes_on_with_has_stopped(queue):
     begin(queue, CELLS[1])
     assert said(queue)[2:] == ["s       0/6  a/seed_1 stopped at round 3/10"]
@@ -96,6 +108,8 @@ def test_runs_that_diverged_have_ended_and_are_counted(queue):
         (None, "unknown time"),
         (0, "0 s"),
         (59.4, "59 s"),
+        (59.7, "1 min"),
+        (92, "2 min"),
         (60, "1 min"),
         (3599, "1 h 00 min"),
         (9000, "2 h 30 min"),

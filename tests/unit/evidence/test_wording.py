@@ -57,6 +57,7 @@ def test_two_arms_are_told_over_the_seeds_that_both_have():
     assert levels_text([{0: 14e6, 1: 16e6}, far], "to_target/0.5/bytes") == "15.0 against ≥31.0"
     assert levels_text([{0: 14e6}, {0: far[0]}], "to_target/0.5/bytes") == "14.0 against 30.0"
     assert levels_text([{0: 0.5}, {0: math.nan}]) == "0.500 against diverged"
+    assert levels_text([{0: math.inf}, {0: 1.0}]) == "not reached against 1.000"
 
 
 def test_runs_that_diverged_are_counted_beside_the_mean_of_the_others():

@@ -23,6 +23,11 @@ def test_numbers_are_the_same_to_six_digits():
     ]  # fmt: skip
 
 
+def test_six_digits_are_those_of_the_larger_number_and_of_one():
+    assert partings(rows(q=["1.0"]), rows(q=["1.000002"]))[0].since == 0
+    assert partings(rows(q=["0.0"]), rows(q=["1e-9"]))[0].since is None
+
+
 def test_the_first_round_apart_and_the_largest_distance_are_said():
     (one,) = partings(rows(acc=["0.1", "0.5", "0.75", "0.8"]), rows(acc=["0.1", "0.25", "0.25", "0.8"]))
     assert one == Parting("acc", 0.8, 0.8, 1, 0.5)

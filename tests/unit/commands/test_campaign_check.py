@@ -1,0 +1,40 @@
+"""What a campaign's runs would be refused for is said of the first run that has it."""
+
+import pytest
+
+from fedfeat.commands.campaign_check import check_composed
+from fedfeat.errors import ConfigError
+from fedfeat.evidence.campaign import Campaign, Cell, Study
+from fedfeat.evidence.queue import Queue
+
+SMALL = ("data=digits", "partition=iid", "model=mlp", "trainer=cpu", "optimizer.momentum=0")
+
+
+def queue(tmp_path, *words):
+    arms = {"a0": ("algorithm=fedavg",), "a1": ("algorithm=fedprox",)}
+    study = Study("s", words, arms, {"": ()}, {"": ()}, (0, 1))
+    return Queue(Campaign("k", SMALL, {}, {"s": study}), tmp_path / "runs", tmp_path / "kept")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("optimizer.lr=-1", "optimizer.lr must be in (0, inf), but it is -1."),
+        ("+optimizer.nope=1", "optimizer.nope must be a known key"),
+        ("+optimizer.nesterov=true", "optimizer must be what torch.optim.SGD takes"),
+    ],
+)
+def test_a_mistake_of_all_runs_is_said_once(tmp_path, word, said):
+    with pytest.raises(ConfigError) as error:
+        check_composed(queue(tmp_path, word))
+    assert str(error.value).startswith(f"s/a0/seed_0: {said}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_kind_of_run_that_has_begun_was_accepted_then(tmp_path):
+    found = queue(tmp_path, "optimizer.lr=-1")
+    for arm in ("a0", "a1"):
+        place = found.runs / Cell("s", "", arm, "", 1).name
+        place.mkdir(parents=True)
+        (place / "config.yaml").write_text("")
+    check_composed(found)
