@@ -263,16 +263,9 @@ def test_words_for_all_runs_change_no_number(campaign, tmp_path, words, said):
         ({"words": [*SMALL, "a=[1,"]}, [], "a=[1,"),
         ({}, ["--launcher", "nope"], "hydra/launcher must be one of"),
         ({}, ["--with", "executor=nope"], "executor must be one of"),
+        (altered("tune", words=[]), [], "partition.val_fraction must be above 0"),
         (
-            {"studies": FILE["studies"] | {"tune": FILE["studies"]["tune"] | {"words": []}}},
-            [],
-            "partition.val_fraction must be above 0",
-        ),
-        (
-            {
-                "studies": FILE["studies"]
-                | {"run": FILE["studies"]["run"] | {"then": {"near": ["fedfeat-calibrat"]}}}
-            },
+            altered("run", then={"near": ["fedfeat-calibrat"]}),
             [],
             "studies.run.then.near must begin with a program, but it is 'fedfeat-calibrat'.",
         ),
@@ -344,7 +337,7 @@ def test_a_job_that_waits_on_slurm_is_not_submitted_again(campaign, cluster, tmp
     command = [*campaign(FILE | {"studies": {"run": study}}), "--launcher", "submitit_slurm"]
     env = on(cluster, tmp_path)
     cluster.call("scontrol", "update", "nodename=node1", "state=drain", "reason=test")
-    code, said, _ = call(command, tmp_path, "--hours", "0.004", env=env)
+    code, said, _ = call(command, tmp_path, "--hours", "0.01", env=env)
     assert code == 0
     assert "The hours are over: jobs that are submitted go on by themselves." in said
     (job,) = cluster.call("squeue", "--noheader", "--array", "--format=%i").split()

@@ -31,7 +31,7 @@ from fedfeat.config.conditions import integer, interval
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.campaign_file import read_campaign
-from fedfeat.evidence.processes import SLURM, is_submitted
+from fedfeat.evidence.processes import SLURM, Process, is_submitted
 from fedfeat.evidence.progress import overview
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import campaigns_root, check_neutral
@@ -61,9 +61,9 @@ def _perform(options: argparse.Namespace) -> int:
     until = time.time() + 3600 * options.hours
     queue = Queue(campaign, runs, options.into or Path(campaign.into), options.launcher, options.extra, until)
     console = Console()
-    for cell in campaign.cells():
-        queue.check(cell)
     if options.status:
+        for cell in campaign.cells():
+            queue.check(cell)
         running = [
             cell for cell in queue.open() if is_locked(runs / cell.name) or is_submitted(runs / cell.name)
         ]
@@ -73,9 +73,8 @@ def _perform(options: argparse.Namespace) -> int:
     make_folder(queue.kept, "--into" if options.into else "into")
     with locked(runs, ".campaign.lock", f"campaign {campaign.key}"):
         with console.status("Composing what was not run yet, and keeping what has ended."):
-            from fedfeat.commands.campaign_check import (
-                check_composed,  # with it comes torch, which takes seconds
-            )
+            # With it comes torch, which takes seconds.
+            from fedfeat.commands.campaign_check import check_composed
 
             check_composed(queue)
             for cell in campaign.cells():
@@ -122,7 +121,7 @@ def _work(queue: Queue, at_once: int, console: Console) -> bool:
 
     for asked in (signal.SIGINT, signal.SIGTERM):
         signal.signal(asked, stop)
-    interrupted, shown = True, set[Cell]()
+    interrupted, shown, running = True, set[Cell](), dict[Cell, Process]()
     with Live(console=console, refresh_per_second=1) as live:
         with suppress(KeyboardInterrupt), closing(queue.work(at_once)) as course:
             for running in course:
@@ -135,7 +134,7 @@ def _work(queue: Queue, at_once: int, console: Console) -> bool:
                     console.print(f"The hours are over: {left}.")
                     break
             interrupted = False
-        live.update(overview(queue, [], at_once))
+        live.update(overview(queue, [*running] if jobs else [], at_once))
     return interrupted
 
 

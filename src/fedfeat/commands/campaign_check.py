@@ -10,6 +10,7 @@ from fedfeat.config.arguments import check_targets
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.queue import Queue, program_of
+from fedfeat.evidence.tuning import no_validation
 
 
 def check_composed(queue: Queue) -> None:
@@ -38,8 +39,7 @@ def _check(words: Sequence[str], tunes: bool) -> None:
     check_targets(config)
     try_parts(cfg)
     if tunes and not config["partition"]["val_fraction"]:
-        rule = "be above 0 in a study that others are tuned by"
-        raise ConfigError.rule("partition.val_fraction", rule, config["partition"]["val_fraction"])
+        raise no_validation(config["partition"]["val_fraction"])
 
 
 def _check_programs(queue: Queue) -> None:

@@ -26,9 +26,11 @@ def read_yaml(path: Path) -> Any:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        for key, line in _repeated(yaml.compose(text, yaml.SafeLoader)):
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        for key, line in _repeated(root):
             raise ConfigError(f"{path} must name {key} once in one place, but line {line} names it again.")
-        return yaml.safe_load(text)
+        return None if root is None else loader.construct_document(root)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} must be a readable YAML file, but it is not: {_why(error)}.") from error
 
@@ -107,7 +109,8 @@ def texts(place: str, node: Any) -> tuple[str, ...]:
 def files(place: str, node: Any) -> tuple[str, ...]:
     """Read names of files below a folder."""
     for word in (found := texts(place, node)):
-        if PurePosixPath(word).is_absolute() or ".." in PurePosixPath(word).parts:
+        parts = PurePosixPath(word).parts
+        if not parts or parts[0] == "/" or ".." in parts:
             raise ConfigError.rule(place, "name files in the folder of a run", word)
     return found
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping
+from functools import cache
+from pathlib import Path
 
 from rich.console import Group
 from rich.table import Table
@@ -10,7 +12,7 @@ from rich.text import Text
 
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.lengths import standing
-from fedfeat.evidence.processes import LOG, failure, is_submitted
+from fedfeat.evidence.processes import LOG, failure
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import has_diverged
 from fedfeat.runs.directory import FAILURE
@@ -37,11 +39,17 @@ def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:
             if cell in failed or cell not in ended
         ]
         done = [ended[cell] for cell in cells if cell in ended]
-        diverged = sum(map(has_diverged, done))
+        diverged = sum(map(_diverged, done))
         counted = f"{len(done)}/{len(cells)}" + (f", {diverged} diverged" if diverged else "")
         # As text: what failed runs say is no markup, and may have brackets.
         table.add_row(Text(study.name), counted, Text("\n".join(filter(None, lines))))
     return Group(Text(heading), table, *map(Text, _sentences(queue, failed)))
+
+
+@cache
+def _diverged(place: Path) -> bool:
+    """Say it of an ended run, once: it stays so, and a display asks for all runs every second."""
+    return has_diverged(place)
 
 
 def _failure(queue: Queue, cell: Cell, running: Collection[Cell], ended: Container[Cell]) -> str:
@@ -53,9 +61,7 @@ def _failure(queue: Queue, cell: Cell, running: Collection[Cell], ended: Contain
         return failure(place)
     # A run that was refused has said so, and written nothing else; one that has just begun has said nothing yet.
     spoke = (place / LOG).exists() and (place / LOG).stat().st_size > 0
-    return (
-        failure(place) if spoke and not (place / "config.yaml").exists() and not is_submitted(place) else ""
-    )
+    return failure(place) if spoke and not (place / "config.yaml").exists() else ""
 
 
 def _sentences(queue: Queue, failed: Mapping[Cell, str]) -> list[str]:

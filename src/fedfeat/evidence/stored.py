@@ -117,9 +117,7 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
     diverged = has_diverged(run_dir)
     missing = [name for name in further if not (run_dir / name).is_file()]
     if missing and not diverged:
-        raise ConfigError(
-            f"keeps must name files of the run, but {run_dir} has no {missing[0] or 'such file'}."
-        )
+        raise ConfigError(f"keeps must name files of the run, but {run_dir} has no {missing[0]}.")
     config = yaml.safe_load((run_dir / "config.yaml").read_text())
     kept = {**experiment_config(config), "name": config["name"], "group": config["group"]}
     kept |= {"published": config["published"]} if config.get("published") else {}

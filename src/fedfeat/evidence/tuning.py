@@ -15,6 +15,12 @@ LAST = 3
 """Evaluated rounds at the end that are averaged, for single rounds jump."""
 
 
+def no_validation(value: object) -> ConfigError:
+    """Build the refusal of a run that others are to be tuned by and that holds nothing out."""
+    rule = "be above 0 in a study that others are tuned by"
+    return ConfigError.rule("partition.val_fraction", rule, value)
+
+
 def point_scores(places: Mapping[Cell, Path]) -> dict[str, float]:
     """Give the score of every point of a grid: the mean over its runs; -inf where one has diverged.
 
@@ -54,7 +60,6 @@ def validation_score(place: Path) -> float:
     metrics = read_metrics(place / "metrics.csv")
     name = validated_by([*metrics], federation(place)["target_metric"])
     if name is None:
-        rule = "be above 0 in a study that others are tuned by"
-        raise ConfigError.rule("partition.val_fraction", rule, f"0 in {place}")
+        raise no_validation(f"0 in {place}")
     last = 1 if name.startswith("final_all/") else LAST
     return float(metrics[name].to_numpy(float)[-last:].mean())

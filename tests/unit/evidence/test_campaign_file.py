@@ -126,6 +126,7 @@ def study(**changes):
             "studies.late.keeps must name files in the folder of a run, but it is '../x'",
         ),
         (study(keeps=["a/../../x"]), "studies.late.keeps must name files in the folder of a run"),
+        (study(keeps=[""]), "studies.late.keeps must name files in the folder of a run, but it is ''"),
         (study(keeps=["/x"]), "studies.late.keeps must name files in the folder of a run"),
         (study(then={"a": []}), "studies.late.then.a must name a program"),
         (study(then={"a": [1]}), "studies.late.then.a must be a list of words"),
