@@ -350,16 +350,29 @@ def test_refused_before_data_are_read(cli, small, tmp_path, overrides, sentence)
     refused_at_start(cli, small, without + overrides, tmp_path, sentence)
 
 
+SLOW_IMPORTS = {
+    "torch",
+    "torchvision",
+    "torchmetrics",
+    "pytorch_lightning",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "wandb",
+    "ray",
+}
+
+
 @pytest.mark.parametrize("words", [["federation.num_rounds=many"], ["trainer.precision=12-bit"], ["--help"]])
-def test_what_needs_no_constructor_imports_no_torch(words, tmp_path):
+def test_what_needs_no_constructor_imports_nothing_slow(words, tmp_path):
     code = (
-        "import sys, time, fedfeat.train\n"
+        "import sys, fedfeat.train\n"
         "try:\n    fedfeat.train.main()\nexcept SystemExit as stop:\n    print(stop.code)\n"
-        "print('torch' in sys.modules, time.process_time() < 1.5)"
+        f"print(sorted({SLOW_IMPORTS!r} & {{*sys.modules}}))"
     )
     arguments = [sys.executable, "-c", code, *words, f"hydra.run.dir={tmp_path / 'run'}"]
     shown = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert shown[-1] == "False True"
+    assert shown[-1] == "[]"
     assert (shown[-2] == "2") == (words != ["--help"])
 
 
