@@ -236,7 +236,10 @@ def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--with", "optimizer.lr=1"], "--with must be an override that changes no number"),
+        (
+            ["--with", "optimizer.lr=1", "--with", "executor=serial"],
+            "--with must be an override that changes no number",
+        ),
         (["--with", "executor"], "--with must be an override that changes no number"),
         (["--with", "serial"], "--with must be an override that changes no number"),
     ],

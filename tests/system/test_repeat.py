@@ -17,8 +17,8 @@ def copy(tmp_path):
     return shutil.copytree(KEPT, tmp_path / "kept")
 
 
-def repeat(tmp_path, folder, *more):
-    command = [sys.executable, "-m", "fedfeat.commands.repeat", str(folder), *more]
+def repeat(tmp_path, *words):
+    command = [sys.executable, "-m", "fedfeat.commands.repeat", *map(str, words)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout, done.stderr
 
@@ -59,7 +59,7 @@ def test_a_configuration_that_is_another_today_is_refused(copy, tmp_path):
 
 @pytest.mark.parametrize("word", ["seed=3", "+optimizer.new=1", "serial"])
 def test_words_that_change_numbers_are_refused(copy, tmp_path, word):
-    code, _, said = repeat(tmp_path, copy, "--with", word)
+    code, _, said = repeat(tmp_path, "--with", "executor=serial", "--with", word, copy)
     rule = "--with must be an override that changes no number, such as executor=ray"
     assert (code, said) == (2, f"fedfeat-repeat: {rule}, but it is '{word}'.\n")
 

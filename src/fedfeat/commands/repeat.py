@@ -3,10 +3,10 @@
 uv run fedfeat-repeat results/runs/digits/digits_fed2/seed_0
 uv run fedfeat-repeat results/runs/readings/10x3/trimmed/seed_0 --rounds 2 --with executor=processes
 
-DIR is a run directory, what a campaign has kept of one, or a folder of them. Today's code makes each run with the same
-overrides, but for those of loggers and of Hydra, and only if they compose to the same configuration. Ctrl-C and
---rounds end it early; the same command goes on with it. Where another processor, number of threads or version of torch
-sums in another order, numbers part, from round to round by ever more.
+DIR is a run directory, what a campaign has kept of one, or a folder of them, finished or not. Today's code makes each
+run with the same overrides, but for those of loggers and of Hydra, and only if they compose to the same configuration.
+Ctrl-C and --rounds end it early; the same command goes on with it. Where another processor, number of threads or
+version of torch sums in another order, numbers part, from round to round by ever more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -25,13 +25,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfeat.commands.python import composed
-from fedfeat.commands.reopen import add_trust, one_sentence, runs_below
+from fedfeat.commands.reopen import add_trust, one_sentence
 from fedfeat.config.command_line import Parser, number
 from fedfeat.config.conditions import integer
 from fedfeat.config.trust import NOT_MADE, check_stored
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.processes import command_of
-from fedfeat.evidence.stored import check_neutral, made_with
+from fedfeat.evidence.stored import check_neutral, has_diverged, made_with
 from fedfeat.runs.directory import key_of, stored_config
 from fedfeat.runs.repetition import Parting, altered, partings
 from fedfeat.runs.tables import METRICS, rows_so_far
@@ -42,12 +42,13 @@ _LOOK_S = 0.5
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-repeat``.
 
-    It ends with 2 and one sentence for a refusal, else as the last run does, which is the first that fails.
+    It ends with 2 and one sentence for a refusal, else as the last run does, which is the first that fails: one that
+    diverges as the kept one did has not.
     """
     args = _parser().read(arguments)
     with one_sentence("fedfeat-repeat"):
         check_neutral(args.extra)
-        asked = {folder: [*repeated_words(folder), *args.extra] for folder in runs_below(args.folders)}
+        asked = {folder: [*repeated_words(folder), *args.extra] for folder in _runs(args.folders)}
         for folder, words in asked.items():
             check_unaltered(folder, words, args.trust)
     stops = list[int]()
@@ -58,8 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _make(place, words, args.rounds, stops)
         if rows := rows_so_far(place / METRICS):
             _say(folder, place, rows)
+        if code and has_diverged(folder) and has_diverged(place):
+            code = 0
         if code or stops:
             raise SystemExit(code or 128 + stops[0])
+
+
+def _runs(folders: Iterable[Path]) -> list[Path]:
+    """Give the runs in folders; a folder itself where it is one, or has none."""
+    found = dict[Path, None]()
+    for folder in folders:
+        below = [] if (folder / METRICS).exists() else sorted(folder.rglob(METRICS))
+        found |= dict.fromkeys([path.parent for path in below] or [folder])
+    return [*found]
 
 
 def repeated_words(folder: Path) -> list[str]:
@@ -178,10 +190,10 @@ def _parser() -> Parser:
     parser.add_argument(
         "--with",
         dest="extra",
-        nargs="+",
+        action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="overrides that change no number",
+        help="an override that changes no number; may be given again",
     )
     parser.add_argument(
         "--out",

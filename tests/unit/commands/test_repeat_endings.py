@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedfeat.commands import repeat
+from fedfeat.errors import DIVERGED
 from fedfeat.runs.repetition import Parting
 
 
@@ -41,6 +42,69 @@ def test_kept_stands_before_again():
     table = repeat._table([Parting("q", 1.0, 2.0, 0, 3.0)], 4)
     assert [[*column.cells] for column in table.columns] == [["q"], ["1"], ["2"], ["3"], ["0"]]
     assert [column.header for column in table.columns][1:3] == ["kept, round 4", "again"]
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Two runs, of which ``a`` has diverged; each is made again by a program that says whether it does."""
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        (folder := tmp_path / "runs" / name).mkdir(parents=True)
+        (folder / "metrics.csv").write_text("round,global/acc\n0,0.1\n1,0.2\n")
+        (folder / "config.yaml").write_text("seed: 0\n")
+        (folder / "overrides.yaml").write_text("[seed=0]\n")
+    (tmp_path / "runs" / "a" / "failure.txt").write_text(f"Client 3{DIVERGED}.\n")
+    monkeypatch.setattr(repeat, "check_unaltered", lambda *arguments: None)
+    made = []
+
+    def call(**endings):
+        def make(place, words, rounds, stops):
+            place.mkdir(parents=True, exist_ok=True)
+            made.append(place.name)
+            code, said = endings[place.name]
+            for name, text in (("config.yaml", "seed: 0\n"), ("failure.txt", said)):
+                (place / name).write_text(text)
+            return code
+
+        monkeypatch.setattr(repeat, "_make", make)
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            repeat.main(["runs"])
+        except SystemExit as stop:
+            return stop.code, made
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return 0, made
+
+    return call
+
+
+LOST = f"Client 7{DIVERGED}."
+
+
+def test_a_run_that_diverges_again_has_not_failed(kept):
+    assert kept(a=(1, LOST), b=(0, "")) == (0, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("endings", "code", "made"),
+    [
+        ({"a": (1, "The disk is full.")}, 1, ["a"]),
+        ({"a": (0, ""), "b": (1, LOST)}, 1, ["a", "b"]),
+    ],
+)
+def test_a_run_that_fails_otherwise_than_the_kept_one_ends_all(kept, endings, code, made):
+    assert kept(**endings) == (code, made)
+
+
+def test_runs_are_found_whether_or_not_they_have_finished(tmp_path):
+    places = [tmp_path / name for name in ("finished", "stopped", "empty")]
+    for place in places:
+        place.mkdir()
+    for place in places[:2]:
+        (place / "metrics.csv").touch()
+    assert repeat._runs([tmp_path, places[0]]) == places[:2]
+    assert repeat._runs([places[2], places[2]]) == [places[2]]
 
 
 def test_a_word_that_stands_twice_counts_as_it_stands(tmp_path):
