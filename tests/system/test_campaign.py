@@ -81,7 +81,7 @@ def test_runs_are_made_tuned_and_collected_and_a_second_start_has_nothing_to_do(
     for arm in ("average", "near"):
         place = kept / "run" / arm / "seed_0"
         assert {path.name for path in place.iterdir()} == {
-            "clients.csv", "config.yaml", "metrics.csv", "overrides.yaml", "summary.json",
+            "clients.csv", "config.yaml", "data.json", "metrics.csv", "overrides.yaml", "summary.json",
             *(["then"] if arm == "near" else []),
         }  # fmt: skip
         # Nothing moves at a rate of 1e-9, so the other point must have been chosen.
@@ -210,7 +210,7 @@ def test_a_point_that_diverged_is_kept_never_chosen_and_not_made_again(campaign,
     assert "tune 2/2, 1 diverged" in " ".join(out.split())
     wild, chosen = tmp_path / "kept/tune/average/wild/seed_100", tmp_path / "kept/run/average/seed_0"
     assert {path.name for path in wild.iterdir()} == {
-        "config.yaml", "failure.txt", "metrics.csv", "overrides.yaml"
+        "config.yaml", "data.json", "failure.txt", "metrics.csv", "overrides.yaml"
     }  # fmt: skip
     assert "optimizer.lr=0.1" in yaml.safe_load((chosen / "overrides.yaml").read_text())
     elsewhere = environment(tmp_path) | {"FEDFEAT_CAMPAIGNS": str(tmp_path / "elsewhere")}

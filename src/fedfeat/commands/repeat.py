@@ -29,10 +29,11 @@ from fedfeat.commands.reopen import add_trust, one_sentence
 from fedfeat.config.command_line import Parser, number
 from fedfeat.config.conditions import integer
 from fedfeat.config.trust import NOT_MADE, check_stored
+from fedfeat.data.fingerprint import Fingerprint
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.processes import command_of
 from fedfeat.evidence.stored import check_neutral, has_diverged, made_with
-from fedfeat.runs.directory import key_of, stored_config
+from fedfeat.runs.directory import fingerprint_of, key_of, stored_config
 from fedfeat.runs.repetition import Parting, altered, partings
 from fedfeat.runs.tables import METRICS, rows_so_far
 
@@ -155,6 +156,12 @@ def _say(folder: Path, place: Path, rows: Sequence[dict[str, str]]) -> None:
     last = min(int(rows[-1]["round"]), int(kept[-1]["round"]))
     console = Console()
     console.print(f"{folder}\n{place}", soft_wrap=True, markup=False, highlight=False)
+    for what, old, new in zip(
+        Fingerprint._fields, fingerprint_of(folder), fingerprint_of(place), strict=False
+    ):
+        if old != new:
+            said = f"The digest of its {what} is {new[:12]} instead of {old[:12]}: it had other data."
+            console.print(said, soft_wrap=True, highlight=False)
     which = f"{len(found) - len(apart)} of {len(found)} quantities are" if apart else "all quantities are"
     said = f"Up to round {last} of {kept[-1]['round']}, {which} the same to six digits"
     console.print(f"{said}{'; the others:' if apart else '.'}", soft_wrap=True, highlight=False)

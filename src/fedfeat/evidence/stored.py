@@ -16,7 +16,7 @@ import yaml
 from fedfeat.config.search_path import overrides
 from fedfeat.errors import DIVERGED, ConfigError
 from fedfeat.files import atomic_write_text
-from fedfeat.runs.directory import FAILURE, experiment_config, fixes_numbers, key_of
+from fedfeat.runs.directory import DATA, FAILURE, experiment_config, fingerprint_of, fixes_numbers, key_of
 from fedfeat.runs.tables import METRICS, rows_so_far
 
 KEPT = (METRICS, "summary.json")
@@ -123,6 +123,8 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
     kept |= {"published": config["published"]} if config.get("published") else {}
     atomic_write_text(place / "config.yaml", yaml.safe_dump(kept, sort_keys=False))
     atomic_write_text(place / "overrides.yaml", yaml.safe_dump([*words], sort_keys=False, width=1000))
+    if digests := fingerprint_of(run_dir):
+        atomic_write_text(place / DATA, json.dumps({"fingerprint": digests}) + "\n")
     followed = [f"{THEN}/{path.name}" for path in sorted((run_dir / THEN).glob("*.csv"))]
     # What says that a run has ended comes last: with it a run is there.
     names = (METRICS, FAILURE) if diverged else (*further, *followed, *KEPT)

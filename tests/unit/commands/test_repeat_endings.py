@@ -1,5 +1,6 @@
 """How a repetition ends, and what it says."""
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -105,6 +106,22 @@ def test_runs_are_found_whether_or_not_they_have_finished(tmp_path):
         (place / "metrics.csv").touch()
     assert repeat._runs([tmp_path, places[0]]) == places[:2]
     assert repeat._runs([places[2], places[2]]) == [places[2]]
+
+
+def test_that_the_data_were_others_is_said(tmp_path, capsys):
+    places = [tmp_path / name for name in ("kept", "again")]
+    rows = [{"round": "0", "global/acc": "0.5"}]
+    for place, split in zip(places, ("one", "other"), strict=True):
+        place.mkdir()
+        (place / "metrics.csv").write_text("round,global/acc\n0,0.5\n")
+        (place / "data.json").write_text(json.dumps({"fingerprint": ["same", split]}))
+    repeat._say(*places, rows)
+    said = "The digest of its split is other instead of one: it had other data.\n"
+    assert said in (out := capsys.readouterr().out)
+    assert "examples" not in out
+    (places[0] / "data.json").unlink()
+    repeat._say(*places, rows)
+    assert "digest" not in capsys.readouterr().out
 
 
 def test_a_word_that_stands_twice_counts_as_it_stands(tmp_path):

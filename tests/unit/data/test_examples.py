@@ -1,3 +1,6 @@
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +75,17 @@ def test_channel_moments_of_known_pixels():
     mean, std = channel_moments(images)
     assert mean == pytest.approx((0.5, 0.2))
     assert std == pytest.approx((0.5, 1.0))  # the second channel is constant
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_channel_moments_are_rounded_once(seed):
+    """Sums of floats depend on how a processor groups them, and a digest of the data on every digit."""
+    images = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (7, 2, 5, 3), dtype=np.uint8))
+    for channel, mean, std in zip(images.unbind(1), *channel_moments(images), strict=True):
+        values = [Fraction(value, 255) for value in channel.flatten().tolist()]
+        centre = sum(values) / len(values)
+        assert mean == float(centre)
+        assert std == math.sqrt(float(sum((value - centre) ** 2 for value in values) / len(values)))
 
 
 def test_digits_are_the_bundled_images_with_a_fixed_stratified_split():

@@ -16,6 +16,7 @@ from fedfeat.evidence.campaign import Campaign, Cell, Study
 from fedfeat.evidence.processes import start_run
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import check_words, is_finished
+from fedfeat.runs.directory import fingerprint_of
 
 CELLS = [Cell("s", "", "a", "", seed) for seed in range(5)]
 
@@ -112,6 +113,18 @@ def test_a_run_without_a_file_that_is_kept_fails_alone_and_leaves_nothing_half_k
     assert (queue.kept / CELLS[1].name / "clients.csv").exists()
     with pytest.raises(ConfigError, match=r"keeps must name files of the run"):
         queue.collect(CELLS[0])
+
+
+def test_of_the_data_their_digests_are_kept(tmp_path):
+    queue = queue_of(tmp_path)
+    for cell in CELLS[:2]:
+        finish(queue, cell)
+    told = {"fingerprint": ["examples", "split"], "class_counts": [[1]]}
+    (queue.runs / CELLS[0].name / "data.json").write_text(json.dumps(told))
+    queue.collect(CELLS[0])
+    queue.collect(CELLS[1])
+    assert fingerprint_of(queue.kept / CELLS[0].name) == ("examples", "split")
+    assert not (queue.kept / CELLS[1].name / "data.json").exists()
 
 
 def test_what_is_kept_of_another_run_is_refused(tmp_path):
