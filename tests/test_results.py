@@ -16,6 +16,7 @@ from fedfeat.evidence.claims import read_claims
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.results_command import made, main
 from fedfeat.evidence.stored import THEN, check_words, made_with
+from fedfeat.runs.directory import fingerprint_of
 from fedfeat.runs.repetition import altered
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +88,16 @@ def test_no_stored_file_names_a_folder_of_a_machine():
     # Versions, targets and classes have no slash; keys of metrics have one, and do not begin with it.
     for path in FILES:
         assert not re.search(r"(?<![\w.}])/\w+/\w+", path.read_text()), path
+
+
+def test_arms_are_compared_on_the_same_examples_and_split():
+    """As far as runs have the digests of their data, which are kept since there is such a file."""
+    digests: dict[tuple[str, str, int], set[tuple[str, ...]]] = {}
+    for cell, place in PLACES.items():
+        if found := fingerprint_of(place):
+            digests.setdefault((cell.study, cell.setting, cell.seed), set()).add(found)
+    assert digests
+    assert {key: found for key, found in digests.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize("cell", ARMS.values(), ids=lambda cell: cell.name)
