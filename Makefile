@@ -37,7 +37,7 @@ demo: install ## Five methods on real digits on one page: curves, split, alignme
 	$(RUN) python scripts/demo.py
 
 # Tests of one file stay in one process, for fixtures that take minutes are made once a file.
-PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 20
 MARK ?= not slow
 WORKERS ?= auto
 

@@ -46,3 +46,10 @@ def test_a_method_is_one_file_with_its_paper_at_the_top():
             word in first for word in ("et al.", "and Jaggi", "and Chao", "and Wang")
         ), path
     assert shared <= {path.stem for path in (SOURCE / "algorithms").glob("*.py")}
+
+
+def test_no_two_modules_of_the_tests_have_one_name():
+    """Their folders are no packages: of two modules of one name, the second is refused where both are collected."""
+    found = SOURCE.parents[1].joinpath("tests").rglob("*.py")
+    names = [path.name for path in found if path.name != "conftest.py"]
+    assert sorted(names) == sorted({*names})
