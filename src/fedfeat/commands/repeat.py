@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,20 +22,20 @@ from types import FrameType
 from typing import Any, cast
 
 from omegaconf import OmegaConf
-from rich.console import Console
-from rich.table import Table
 
 from fedfeat.commands.python import composed
 from fedfeat.commands.reopen import add_trust, one_sentence
+from fedfeat.commands.repeat_text import say
 from fedfeat.config.command_line import Parser, number
 from fedfeat.config.conditions import integer
+from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.trust import NOT_MADE, check_stored
-from fedfeat.data.fingerprint import Fingerprint
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.processes import command_of
-from fedfeat.evidence.stored import check_neutral, has_diverged, made_with
-from fedfeat.runs.directory import fingerprint_of, key_of, stored_config
-from fedfeat.runs.repetition import Parting, altered, partings
+from fedfeat.evidence.stored import check_neutral, made_with
+from fedfeat.runs.directory import key_of, stored_config
+from fedfeat.runs.divergence import has_diverged
+from fedfeat.runs.repetition import altered
 from fedfeat.runs.tables import METRICS, rows_so_far
 
 _LOOK_S = 0.5
@@ -43,27 +44,50 @@ _LOOK_S = 0.5
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-repeat``.
 
-    It ends with 2 and one sentence for a refusal, else as the last run does, which is the first that fails: one that
-    diverges as the kept one did has not.
+    A run that cannot be made again is named, and the others are made. It ends as the first that fails, with 2 for a
+    refusal; one that diverges as the kept one did has not failed.
     """
     args = _parser().read(arguments)
     with one_sentence("fedfeat-repeat"):
         check_neutral(args.extra)
-        asked = {folder: [*repeated_words(folder), *args.extra] for folder in _runs(args.folders)}
-        for folder, words in asked.items():
-            check_unaltered(folder, words, args.trust)
-    stops = list[int]()
+        asked, refused = _asked(runs := _runs(args.folders), args.extra, args.trust)
+        if len(refused) == len(runs):
+            raise refused[0]
+    for refusal in refused:
+        print(f"fedfeat-repeat: {explain(refusal)} It is left out.", file=sys.stderr)
+    stops, failed = list[int](), [2] * len(refused)
     # Of a terminal, Ctrl-C reaches the run itself; here it must only not end the comparison.
     signal.signal(signal.SIGINT, lambda number, _: stops.append(number))
     for folder, words in asked.items():
         place = args.out / _name(folder)
         code = _make(place, words, args.rounds, stops)
         if rows := rows_so_far(place / METRICS):
-            _say(folder, place, rows)
-        if code and has_diverged(folder) and has_diverged(place):
-            code = 0
-        if code or stops:
+            say(folder, place, rows)
+        if stops:
             raise SystemExit(code or 128 + stops[0])
+        if code and not (has_diverged(folder) and has_diverged(place)):
+            print(f"fedfeat-repeat: {folder} was not made again.", file=sys.stderr)
+            failed.append(code)
+    if failed:
+        raise SystemExit(failed[0])
+
+
+def _asked(
+    runs: Iterable[Path], extra: Sequence[str], trust: Sequence[str]
+) -> tuple[dict[Path, list[str]], list[Exception]]:
+    """Give the overrides of runs that can be made again, and why others cannot."""
+    asked, refused = dict[Path, list[str]](), list[Exception]()
+    for folder in runs:
+        try:
+            words = [*repeated_words(folder), *extra]
+            check_unaltered(folder, words, trust)
+        except Exception as error:
+            if as_user_error(error) is None:
+                raise
+            refused.append(error)
+        else:
+            asked[folder] = words
+    return asked, refused
 
 
 def _runs(folders: Iterable[Path]) -> list[Path]:
@@ -147,37 +171,6 @@ def _make(place: Path, words: Sequence[str], rounds: int | None, stops: list[int
 def _last_round(place: Path) -> int:
     rows = rows_so_far(place / METRICS)
     return int(rows[-1]["round"]) if rows else -1
-
-
-def _say(folder: Path, place: Path, rows: Sequence[dict[str, str]]) -> None:
-    kept = rows_so_far(folder / METRICS)
-    found = partings(kept, rows)
-    apart = [one for one in found if one.since is not None]
-    last = min(int(rows[-1]["round"]), int(kept[-1]["round"]))
-    console = Console()
-    console.print(f"{folder}\n{place}", soft_wrap=True, markup=False, highlight=False)
-    for what, old, new in zip(
-        Fingerprint._fields, fingerprint_of(folder), fingerprint_of(place), strict=False
-    ):
-        if old != new:
-            said = f"The digest of its {what} is {new[:12]} instead of {old[:12]}: it had other data."
-            console.print(said, soft_wrap=True, highlight=False)
-    which = f"{len(found) - len(apart)} of {len(found)} quantities are" if apart else "all quantities are"
-    said = f"Up to round {last} of {kept[-1]['round']}, {which} the same to six digits"
-    console.print(f"{said}{'; the others:' if apart else '.'}", soft_wrap=True, highlight=False)
-    if apart:
-        console.print(_table(apart, last))
-
-
-def _table(apart: Sequence[Parting], last: int) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("quantity", no_wrap=True)
-    for heading in (f"kept, round {last}", "again", "most apart", "since round"):
-        table.add_column(heading, justify="right")
-    for one in apart:
-        numbers = (f"{value:.5g}" for value in (one.kept, one.again))
-        table.add_row(one.quantity, *numbers, f"{one.largest:.2g}", str(one.since))
-    return table
 
 
 def _name(folder: Path) -> Path:

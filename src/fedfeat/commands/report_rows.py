@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,7 +35,11 @@ def measure(
             for found in numbers[label]:
                 if metric.has_own_name and name in found:
                     found[metric.name] = found[name]
-    return numbers
+    known = {name: math.nan for runs in numbers.values() for found in runs for name in found}
+    return {
+        label: [known if run.diverged else found for run, found in zip(groups[label], runs, strict=True)]
+        for label, runs in numbers.items()
+    }
 
 
 def chosen(metric: Metric, numbers: Numbers) -> dict[str, str]:

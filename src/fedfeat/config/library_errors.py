@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from fedfeat.config.hints import unknown_key
-from fedfeat.config.search_path import CONFIGS, options_in
+from fedfeat.config.search_path import CONFIGS, options_in, override_of
 from fedfeat.errors import ConfigError
 
 # Lines that Hydra and OmegaConf add for programmers.
@@ -31,6 +31,9 @@ _DELETED = re.compile(r"Could not delete from config\. '(\S+)' does not exist")
 _SEVERAL = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*?)'\n")
 _TWICE = re.compile(r"Multiple values for ([^\s.]+)|(\S+) appears more than once")
 
+_OPENING = ("", *"[{('\"")
+"""How a value begins that is none, a list, a dictionary, a choice or quoted, with a mistake in it."""
+
 
 def of_library(error: BaseException) -> ConfigError | None:
     """Give the refusal that an error of Hydra or OmegaConf stands for, or None."""
@@ -42,9 +45,11 @@ def of_library(error: BaseException) -> ConfigError | None:
         return ConfigError.rule(group or "--config-name", rule, option, known)
     if isinstance(error, OverrideParseException):
         reason = without_asides(error.message).removeprefix(f"Error parsing override '{error.override}' ")
-        return ConfigError(
-            f"{error.override} must be key=value as Hydra's grammar has it, but it is not: {reason}."
-        )
+        rule = f"{error.override} must be key=value as Hydra's grammar has it, but it is not: {reason}"
+        key, _, value = error.override.partition("=")
+        if value[:1] in _OPENING:
+            return ConfigError(f"{rule}.")
+        return ConfigError(f'{rule}; signs of its own stand in quotes: "{override_of(key, value)}".')
     if isinstance(error, ConfigCompositionException) and (found := _of_composition(str(error))):
         return found
     if isinstance(error, InstantiationException) and (found := _of_target(str(error), error.__cause__)):

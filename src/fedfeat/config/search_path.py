@@ -1,5 +1,6 @@
 """Where options of the configuration's groups are looked for: our folder, and those of a user's own packages."""
 
+import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -92,6 +93,18 @@ def overrides(words: Sequence[str]) -> Iterator[Override]:
                 yield parser.parse_override(word)
             except HydraException:
                 continue  # Hydra will say what is wrong with it.
+
+
+def override_of(key: str, text: str) -> str:
+    """Give the word that sets a key to a text as it stands, whatever of Hydra's grammar is in it.
+
+    Args:
+        key: The key.
+        text: Its value, such as a folder with the name of a sweep's run, ``lr=0.1,seed=0``.
+    """
+    # Of backslashes, those in front of a quote count, which is where the text ends, too.
+    quoted = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and rf"\{found[2]}"), text)
+    return f"{key}='{quoted}'".replace("${", r"\${")
 
 
 def _named(words: Sequence[str]) -> Iterator[Traversable | None]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from fedfeat.config.objective import COSTS
 from fedfeat.evidence.campaign import Campaign, Cell
 from fedfeat.evidence.intervals import Needed
-from fedfeat.evidence.stored import has_diverged, is_finished, seconds
+from fedfeat.evidence.stored import is_finished, seconds
 from fedfeat.evidence.tuning import chosen_point, point_scores
+from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.finished import Run, read_run
 from fedfeat.runs.quantities import is_target, measured_numbers
 

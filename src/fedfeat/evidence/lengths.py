@@ -14,6 +14,7 @@ from yaml import YAMLError
 
 from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Cell
+from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.tables import METRICS, rows_so_far
 
 _FACTORS = ("federation.num_rounds", "federation.local_epochs", "data.loader.num_train")
@@ -71,7 +72,7 @@ def standing_of(rows: Sequence[Mapping[str, str]], federation: Mapping[str, Any]
 @cache
 def length(place: Path) -> float:
     """Give the seconds of an ended run; of one that has diverged, what all its rounds would have taken."""
-    if stored.has_diverged(place) and (found := standing(place)) and (whole := found.whole()):
+    if has_diverged(place) and (found := standing(place)) and (whole := found.whole()):
         return whole
     return stored.seconds(place)
 

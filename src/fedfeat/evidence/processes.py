@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from fedfeat.config.search_path import override_of
 from fedfeat.runs.directory import FAILURE, is_locked
 
 LOG = "campaign.log"
@@ -124,12 +125,12 @@ def start_run(
 
 def command_of(place: Path, words: Sequence[str], launcher: str | None = None) -> list[str]:
     """Give the command line of a run; see `start_run`."""
-    where = [f"hydra.run.dir={place}"]
+    where = [override_of("hydra.run.dir", str(place))]
     if launcher:  # a sweep of one, whatever axes its preset has
         where = [
             "--multirun",
             f"hydra/launcher={launcher}",
-            f"hydra.sweep.dir={place}",
+            override_of("hydra.sweep.dir", str(place)),
             "hydra.sweep.subdir=.",
             "hydra.sweeper.params=null",
         ]

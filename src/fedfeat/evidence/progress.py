@@ -14,8 +14,8 @@ from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.lengths import standing
 from fedfeat.evidence.processes import LOG, failure
 from fedfeat.evidence.queue import Queue
-from fedfeat.evidence.stored import has_diverged
 from fedfeat.runs.directory import FAILURE
+from fedfeat.runs.divergence import has_diverged
 
 
 def overview(queue: Queue, running: Collection[Cell], at_once: int) -> Group:

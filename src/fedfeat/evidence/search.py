@@ -16,6 +16,7 @@ from fedfeat.evidence.processes import Process, end_run, failure, note, start_ru
 from fedfeat.evidence.study import Asked, propose, words_of
 from fedfeat.evidence.tuning import validation_score
 from fedfeat.runs.directory import fingerprint_of, is_locked
+from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.tables import METRICS, rows_so_far
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class Search:
     def _failed(self, number: int, sentence: str) -> None:
         self._open(number).set_user_attr(FAILED, sentence)
         # That is the fault of its values, which Optuna has to know as bad ones.
-        if stored.has_diverged(self.place(number)):
+        if has_diverged(self.place(number)):
             self._tell(number, "COMPLETE", 0.0)
         else:
             self._tell(number, "FAIL")

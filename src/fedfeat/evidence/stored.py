@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 
 from fedfeat.config.search_path import overrides
-from fedfeat.errors import DIVERGED, ConfigError
+from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.directory import DATA, FAILURE, experiment_config, fingerprint_of, fixes_numbers, key_of
+from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.tables import METRICS, rows_so_far
 
 KEPT = (METRICS, "summary.json")
@@ -34,14 +35,6 @@ def campaigns_root() -> Path:
 def is_finished(place: Path) -> bool:
     """Whether a folder holds a finished run."""
     return (place / "summary.json").exists() and (place / "config.yaml").exists()
-
-
-def has_diverged(place: Path) -> bool:
-    """Whether a folder holds a run that ended because a client's update was not finite."""
-    with suppress(OSError):
-        ended = (place / FAILURE).read_text().strip().endswith(f"{DIVERGED}.")
-        return ended and (place / "config.yaml").exists() and not is_finished(place)
-    return False
 
 
 def has_ended(place: Path) -> bool:

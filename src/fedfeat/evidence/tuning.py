@@ -9,7 +9,8 @@ from pathlib import Path
 from fedfeat.config.objective import validated_by
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.campaign import Cell
-from fedfeat.evidence.stored import federation, has_diverged
+from fedfeat.evidence.stored import federation
+from fedfeat.runs.divergence import has_diverged
 
 LAST = 3
 """Evaluated rounds at the end that are averaged, for single rounds jump."""

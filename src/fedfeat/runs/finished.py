@@ -13,7 +13,9 @@ import yaml
 
 from fedfeat.errors import UserError
 from fedfeat.runs.directory import FAILURE, experiment_config, fingerprint_of, key_of
-from fedfeat.runs.metrics_table import read_metrics
+from fedfeat.runs.divergence import has_diverged
+from fedfeat.runs.metrics_table import read_metrics, with_divergence
+from fedfeat.runs.tables import METRICS
 from fedfeat.runs.text import flatten
 from fedfeat.runs.told_apart import parts_by_examples
 
@@ -37,6 +39,7 @@ class Run:
             do not tell.
         data_root: Where it looked for its data.
         examples: Digest of its examples; empty where the directory does not say.
+        diverged: Whether a client's update that was not finite has ended it, so that it measured nothing.
     """
 
     path: Path
@@ -49,10 +52,11 @@ class Run:
     data: str = ""
     data_root: str = ""
     examples: str = ""
+    diverged: bool = False
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """Read all finished runs below `folders`; give them and a line for everything that is skipped."""
+    """Read all runs below `folders` that have finished or diverged; give them and a line for all that is skipped."""
     runs, skipped, seen = list[Run](), list[str](), set[Path]()
     for folder in folders:
         places = {path.parent for name in ("metrics.csv", "summary.json") for path in folder.rglob(name)}
@@ -61,7 +65,7 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
         for place in sorted(place for place in places if place.resolve() not in seen):
             seen.add(place.resolve())
             try:
-                runs.append(read_run(place))
+                runs.append(read_diverged(place) if has_diverged(place) else read_run(place))
             except FileNotFoundError as error:
                 skipped.append(f"{place}: skipped, {_unfinished(place, error)}.")
             except (OSError, ValueError, AttributeError, UserError, yaml.YAMLError) as error:
@@ -107,6 +111,17 @@ def read_run(path: Path) -> Run:
     summary = json.loads((path / "summary.json").read_text())
     if not isinstance(summary, dict) or not isinstance(summary.get("final"), dict) or "seed" not in summary:
         raise ValueError("summary.json must hold seed and final")
+    return _run(path, summary, read_metrics(path / METRICS))
+
+
+def read_diverged(path: Path) -> Run:
+    """Read the directory of a run that has diverged (`runs.divergence.has_diverged`)."""
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    summary = {"seed": config["seed"], "algorithm": config["algorithm"]["name"], "final": {}}
+    return replace(_run(path, summary, with_divergence(read_metrics(path / METRICS))), diverged=True)
+
+
+def _run(path: Path, summary: dict[str, Any], metrics: pd.DataFrame) -> Run:
     config = yaml.safe_load((path / "config.yaml").read_text()) or {}
     setting = {
         key: value
@@ -114,7 +129,7 @@ def read_run(path: Path) -> Run:
         # The run directory arrives in several keys, by interpolation.
         if key != "seed" and not (isinstance(value, str) and "/" in value and path.name in Path(value).parts)
     }
-    read = summary, setting, published_numbers(config), read_metrics(path / "metrics.csv")
+    read = summary, setting, published_numbers(config), metrics
     root = str((config.get("data") or {}).get("root", ""))
     examples = next(iter(fingerprint_of(path)), "")
     return Run(path, *read, _choices(path), _written(path), _data(path), root, examples)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _NOT_FINITE = ("nan", "inf", "-inf")
 _ATTRIBUTE = "not_finite_since"
+_COSTS = ("comm/", "compute/", "time/", "cohort_size")
 
 
 def read_metrics(path: str | Path) -> pd.DataFrame:
@@ -38,6 +39,23 @@ def read_metrics(path: str | Path) -> pd.DataFrame:
             name: float(table["round"][written[name]].iloc[0]) for name in table if written[name].any()
         }
     return table
+
+
+def with_divergence(table: pd.DataFrame) -> pd.DataFrame:
+    """Give the rows of a run that a client's divergence has ended, and the round after them, with nothing finite in it.
+
+    What the run has cost by then stays as it is.
+    """
+    import pandas as pd
+
+    last = table.iloc[-1]
+    end = {name: last[name] if name.startswith(_COSTS) else float("nan") for name in table} | {
+        "round": last["round"] + 1
+    }
+    extended = pd.concat([table, pd.DataFrame([end])], ignore_index=True)
+    lost = {name: float(end["round"]) for name in table if name != "round" and not name.startswith(_COSTS)}
+    extended.attrs[_ATTRIBUTE] = lost | table.attrs.get(_ATTRIBUTE, {})
+    return extended
 
 
 def not_finite_since(table: pd.DataFrame, column: str) -> float | None:

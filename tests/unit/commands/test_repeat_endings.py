@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfeat.commands import repeat
+from fedfeat.commands import repeat, repeat_text
 from fedfeat.errors import DIVERGED
 from fedfeat.runs.repetition import Parting
 
@@ -40,7 +40,7 @@ def test_a_run_that_was_killed_has_a_shells_code(child):
 
 
 def test_kept_stands_before_again():
-    table = repeat._table([Parting("q", 1.0, 2.0, 0, 3.0)], 4)
+    table = repeat_text._table([Parting("q", 1.0, 2.0, 0, 3.0)], 4)
     assert [[*column.cells] for column in table.columns] == [["q"], ["1"], ["2"], ["3"], ["0"]]
     assert [column.header for column in table.columns][1:3] == ["kept, round 4", "again"]
 
@@ -52,7 +52,7 @@ def kept(tmp_path, monkeypatch):
     for name in "ab":
         (folder := tmp_path / "runs" / name).mkdir(parents=True)
         (folder / "metrics.csv").write_text("round,global/acc\n0,0.1\n1,0.2\n")
-        (folder / "config.yaml").write_text("seed: 0\n")
+        (folder / "config.yaml").write_text("federation: {num_rounds: 1}\n")
         (folder / "overrides.yaml").write_text("[seed=0]\n")
     (tmp_path / "runs" / "a" / "failure.txt").write_text(f"Client 3{DIVERGED}.\n")
     monkeypatch.setattr(repeat, "check_unaltered", lambda *arguments: None)
@@ -88,14 +88,70 @@ def test_a_run_that_diverges_again_has_not_failed(kept):
 
 
 @pytest.mark.parametrize(
-    ("endings", "code", "made"),
+    ("endings", "code"),
     [
-        ({"a": (1, "The disk is full.")}, 1, ["a"]),
-        ({"a": (0, ""), "b": (1, LOST)}, 1, ["a", "b"]),
+        ({"a": (7, "The disk is full."), "b": (0, "")}, 7),
+        ({"a": (0, ""), "b": (1, LOST)}, 1),
+        ({"a": (7, "The disk is full."), "b": (1, LOST)}, 7),
     ],
 )
-def test_a_run_that_fails_otherwise_than_the_kept_one_ends_all(kept, endings, code, made):
-    assert kept(**endings) == (code, made)
+def test_a_run_that_fails_otherwise_than_the_kept_one_is_named_and_the_others_are_made(
+    kept, endings, code, capsys
+):
+    assert kept(**endings) == (code, ["a", "b"])
+    failed = [name for name in endings if endings[name][0]]
+    said = "".join(f"fedfeat-repeat: runs/{name} was not made again.\n" for name in failed)
+    assert capsys.readouterr().err == said
+
+
+def test_what_cannot_be_made_again_is_left_out_and_said_first(kept, tmp_path, capsys):
+    (tmp_path / "runs" / "a" / "metrics.csv").write_text("round\n")
+    assert kept(b=(0, "")) == (2, ["b"])
+    said = (
+        "fedfeat-repeat: DIR must have a round to compare, but runs/a/metrics.csv has none. It is left out.\n"
+    )
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("kept", "again", "last", "said"),
+    [
+        (LOST, LOST, 1, "Both have diverged."),
+        (LOST, "", 2, "The kept one has diverged, this one has not."),
+        (LOST, "", 1, None),
+        ("", LOST, 1, "This one has diverged, the kept one has not."),
+        ("", "The disk is full.", 1, None),
+    ],
+)
+def test_how_both_have_ended_is_said(tmp_path, capsys, kept, again, last, said):
+    places = tmp_path / "kept", tmp_path / "again"
+    for place, text in zip(places, (kept, again), strict=True):
+        place.mkdir()
+        (place / "metrics.csv").write_text("round\n0\n1\n")
+        (place / "config.yaml").write_text("federation: {num_rounds: 30}\n")
+        (place / "failure.txt").write_text(f"{text}\n")
+    repeat_text.say(*places, [{"round": str(number)} for number in range(last + 1)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:] == [
+        *filter(None, [said]),
+        "Up to round 1 of 30, all quantities are the same to six digits.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "counted"), [("comm/up_bytes", True), ("compute/flops", True), ("global/acc", False)]
+)
+def test_what_must_never_part_is_marked_and_both_numbers_can_be_told_apart(tmp_path, capsys, column, counted):
+    places = tmp_path / "kept", tmp_path / "again"
+    for place in places:
+        place.mkdir()
+        (place / "metrics.csv").write_text(f"round,{column}\n1,1111008\n")
+        (place / "config.yaml").write_text("federation: {num_rounds: 1}\n")
+    repeat_text.say(*places, [{"round": "1", column: "1111000"}])
+    out = capsys.readouterr().out
+    assert f"{column} " in out
+    assert "1111008 1111000" in " ".join(out.split())
+    assert ("must never part" in out) == counted
 
 
 def test_runs_are_found_whether_or_not_they_have_finished(tmp_path):
@@ -114,13 +170,14 @@ def test_that_the_data_were_others_is_said(tmp_path, capsys):
     for place, split in zip(places, ("one", "other"), strict=True):
         place.mkdir()
         (place / "metrics.csv").write_text("round,global/acc\n0,0.5\n")
+        (place / "config.yaml").write_text("federation: {num_rounds: 0}\n")
         (place / "data.json").write_text(json.dumps({"fingerprint": ["same", split]}))
-    repeat._say(*places, rows)
+    repeat_text.say(*places, rows)
     said = "The digest of its split is other instead of one: it had other data.\n"
     assert said in (out := capsys.readouterr().out)
     assert "examples" not in out
     (places[0] / "data.json").unlink()
-    repeat._say(*places, rows)
+    repeat_text.say(*places, rows)
     assert "digest" not in capsys.readouterr().out
 
 

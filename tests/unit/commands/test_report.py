@@ -13,6 +13,7 @@ from report_runs import make_run
 from fedfeat.commands.report import main
 from fedfeat.commands.report_figures import along
 from fedfeat.commands.report_rows import aggregate, measure, table
+from fedfeat.errors import DIVERGED
 from fedfeat.runs.finished import find_runs
 from fedfeat.runs.labels import group_runs, name_settings
 from fedfeat.runs.quantities import Metric
@@ -382,6 +383,24 @@ def test_a_run_that_has_diverged_is_nan_in_every_table(tmp_path, capsys):
     assert "fedavg & 2 & nan &" in (out / "report.tex").read_text()
     assert "(nan from round 0 in 1 of 2 runs)" in svg_text(out / "curves_round.svg")
     assert "nan: a run has diverged" in capsys.readouterr().out
+
+
+def test_a_run_that_a_clients_divergence_has_ended_is_no_run_less(tmp_path, capsys):
+    """Else its method's mean would be that of the seeds which survived."""
+    for seed in (0, 1):
+        make_run(tmp_path / "in" / f"a{seed}", seed)
+        lost = make_run(tmp_path / "in" / f"b{seed}", seed, algorithm="fedprox", finished=seed == 0)
+    (lost / "failure.txt").write_text(f"Client 3 failed in round 5: its update {DIVERGED}.\n")
+    main([str(tmp_path / "in"), "--out", str(out := tmp_path / "out"), "--html"])
+    table = csv.DictReader((out / "report.csv").read_text().splitlines())
+    rows = {(row["setting"], row["quantity"]): row for row in table}
+    for quantity in ("global/acc", "to_target/0.3/rounds"):
+        assert [rows["fedprox", quantity][key] for key in ("mean", "num_runs")] == ["nan", "2"]
+        assert rows["fedavg", quantity]["mean"] != "nan"
+    assert "(nan from round 5 in 1 of 2 runs)" in svg_text(out / "curves_round.svg")
+    shown = capsys.readouterr()
+    assert "nan: a run has diverged" in shown.out
+    assert "skipped" not in shown.err
 
 
 def test_different_data_in_one_table_are_said_above_it(tmp_path, capsys):

@@ -5,11 +5,13 @@ import sys
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from fedfeat.config import search_path
 from fedfeat.config.choices import check_choices
 from fedfeat.config.rules import check
-from fedfeat.config.search_path import CONFIGS, options
+from fedfeat.config.search_path import CONFIGS, options, override_of
 from fedfeat.errors import ConfigError
 
 
@@ -100,3 +102,15 @@ def test_groups_of_her_own_may_stand_at_the_top_and_nothing_else():
             check({key: 1}, own_groups=["other"])
     with pytest.raises(ConfigError, match=r"^federation\.study must be a known key, "):
         check({"federation": {"study": 1}}, own_groups=["study"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/runs/lr=0.1,seed=0", "a b", " a ", "[0.3,0.6]", "it's", r"it\'s", "'it'", "a\\", "a\\b", "${seed}", "a#b",
+        "-x", "ü", "null", "1",
+    ],
+)  # fmt: skip
+def test_a_text_is_set_as_it_stands(text):
+    override = OverridesParser.create().parse_override(override_of("place", text))
+    assert OmegaConf.create({override.key_or_group: override.value()}).place == text

@@ -1,0 +1,70 @@
+"""What is said of a run that was made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fedfeat.data.fingerprint import Fingerprint
+from fedfeat.evidence.stored import federation
+from fedfeat.runs.directory import fingerprint_of
+from fedfeat.runs.divergence import has_diverged
+from fedfeat.runs.repetition import Parting, partings
+from fedfeat.runs.tables import METRICS, rows_so_far
+
+_COUNTED = ("comm/", "compute/")
+
+
+def say(folder: Path, place: Path, rows: Sequence[dict[str, str]]) -> None:
+    """Say how a run and its repetition have ended, whether they had the same data, and where their numbers part.
+
+    Args:
+        folder: The run.
+        place: Its repetition.
+        rows: The repetition's rows of metrics.csv.
+    """
+    kept = rows_so_far(folder / METRICS)
+    found = partings(kept, rows)
+    apart = [one for one in found if one.since is not None]
+    was, now = int(kept[-1]["round"]), int(rows[-1]["round"])
+    which = f"{len(found) - len(apart)} of {len(found)} quantities are" if apart else "all quantities are"
+    said = [
+        f"Up to round {min(was, now)} of {federation(folder)['num_rounds']}, {which} the same to six digits"
+    ]
+    said[0] += "; the others:" if apart else "."
+    if has_diverged(folder) and has_diverged(place):
+        said.insert(0, "Both have diverged.")
+    elif has_diverged(place):
+        said.insert(0, "This one has diverged, the kept one has not.")
+    elif has_diverged(folder) and now > was:
+        said.insert(0, "The kept one has diverged, this one has not.")
+    console = Console()
+    for line in (str(folder), str(place), *_other_data(folder, place), *said):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if apart:
+        console.print(_table(apart, min(was, now)))
+    if any(one.quantity.startswith(_COUNTED) for one in apart):
+        console.print("Bytes, examples and FLOPs must never part: it is not the same run.", soft_wrap=True)
+
+
+def _other_data(folder: Path, place: Path) -> Iterator[str]:
+    """Say which data of a repetition are others than those of the kept run, as far as both say."""
+    digests = zip(Fingerprint._fields, fingerprint_of(folder), fingerprint_of(place), strict=False)
+    for what, old, new in digests:
+        if old != new:
+            yield f"The digest of its {what} is {new[:12]} instead of {old[:12]}: it had other data."
+
+
+def _table(apart: Sequence[Parting], last: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("quantity", no_wrap=True)
+    for heading in (f"kept, round {last}", "again", "most apart", "since round"):
+        table.add_column(heading, justify="right")
+    for one in apart:
+        digits = next((n for n in (5, 9) if f"{one.kept:.{n}g}" != f"{one.again:.{n}g}"), 5)
+        numbers = (f"{value:.{digits}g}" for value in (one.kept, one.again))
+        table.add_row(one.quantity, *numbers, f"{one.largest:.2g}", str(one.since))
+    return table
