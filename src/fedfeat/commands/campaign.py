@@ -155,14 +155,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--launcher", metavar="NAME", help="a hydra/launcher for each run, e.g. submitit_slurm"
     )
-    parser.add_argument(
-        "--with",
-        dest="extra",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an override that changes no number; may be given again",
-    )
+    parser.add_with()
     parser.add_argument("--into", type=Path, metavar="DIR", help="instead of the file's into, or results/KEY")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="instead of $FEDFEAT_CAMPAIGNS")
     parser.add_argument("--status", action="store_true", help="say where it stands, and end")

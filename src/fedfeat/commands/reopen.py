@@ -127,11 +127,11 @@ def stored_config(run_dir: Path) -> dict[str, Any]:
     return cast(dict[str, Any], config)
 
 
-def runs_below(folders: Iterable[Path]) -> list[Path]:
-    """Give the finished runs in folders, or a folder itself where it is one, or has none."""
+def runs_below(folders: Iterable[Path], mark: str = "summary.json") -> list[Path]:
+    """Give the runs in folders that have a file, the finished ones; a folder itself where it is one, or has none."""
     runs: list[Path] = []
     for folder in folders:
-        found = [] if (folder / "summary.json").exists() else sorted(folder.rglob("summary.json"))
+        found = [] if (folder / mark).exists() else sorted(folder.rglob(mark))
         runs += [path.parent for path in found] or [folder]
     return runs
 

@@ -24,13 +24,13 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from fedfeat.commands.python import composed
-from fedfeat.commands.reopen import add_trust, one_sentence
+from fedfeat.commands.reopen import add_trust, one_sentence, runs_below
 from fedfeat.commands.repeat_text import say
 from fedfeat.config.command_line import Parser, number
 from fedfeat.config.conditions import integer
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.trust import NOT_MADE, check_stored
-from fedfeat.errors import ConfigError
+from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.processes import command_of
 from fedfeat.evidence.stored import check_neutral, made_with
 from fedfeat.runs.directory import key_of, stored_config
@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = _parser().read(arguments)
     with one_sentence("fedfeat-repeat"):
         check_neutral(args.extra)
-        asked, refused = _asked(runs := _runs(args.folders), args.extra, args.trust)
-        if len(refused) == len(runs):
+        asked, refused = _asked(_runs(args.folders), args.extra, args.trust)
+        if not asked:
             raise refused[0]
     for refusal in refused:
         print(f"fedfeat-repeat: {explain(refusal)} It is left out.", file=sys.stderr)
@@ -74,29 +74,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _asked(
     runs: Iterable[Path], extra: Sequence[str], trust: Sequence[str]
-) -> tuple[dict[Path, list[str]], list[Exception]]:
+) -> tuple[dict[Path, list[str]], list[UserError]]:
     """Give the overrides of runs that can be made again, and why others cannot."""
-    asked, refused = dict[Path, list[str]](), list[Exception]()
+    asked, refused = dict[Path, list[str]](), list[UserError]()
     for folder in runs:
         try:
             words = [*repeated_words(folder), *extra]
             check_unaltered(folder, words, trust)
         except Exception as error:
-            if as_user_error(error) is None:
+            if (refusal := as_user_error(error)) is None:
                 raise
-            refused.append(error)
+            refused.append(refusal)
         else:
             asked[folder] = words
     return asked, refused
 
 
 def _runs(folders: Iterable[Path]) -> list[Path]:
-    """Give the runs in folders; a folder itself where it is one, or has none."""
-    found = dict[Path, None]()
-    for folder in folders:
-        below = [] if (folder / METRICS).exists() else sorted(folder.rglob(METRICS))
-        found |= dict.fromkeys([path.parent for path in below] or [folder])
-    return [*found]
+    """Give the runs in folders, finished or not, each once."""
+    return [*dict.fromkeys(runs_below(folders, METRICS))]
 
 
 def repeated_words(folder: Path) -> list[str]:
@@ -187,14 +183,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--rounds", type=number(integer(1)), metavar="N", help="end once round N is evaluated"
     )
-    parser.add_argument(
-        "--with",
-        dest="extra",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an override that changes no number; may be given again",
-    )
+    parser.add_with()
     parser.add_argument(
         "--out",
         type=Path,

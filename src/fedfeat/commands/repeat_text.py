@@ -31,23 +31,26 @@ def say(folder: Path, place: Path, rows: Sequence[dict[str, str]]) -> None:
     apart = [one for one in found if one.since is not None]
     was, now = int(kept[-1]["round"]), int(rows[-1]["round"])
     which = f"{len(found) - len(apart)} of {len(found)} quantities are" if apart else "all quantities are"
-    said = [
-        f"Up to round {min(was, now)} of {federation(folder)['num_rounds']}, {which} the same to six digits"
-    ]
-    said[0] += "; the others:" if apart else "."
-    if has_diverged(folder) and has_diverged(place):
-        said.insert(0, "Both have diverged.")
-    elif has_diverged(place):
-        said.insert(0, "This one has diverged, the kept one has not.")
-    elif has_diverged(folder) and now > was:
-        said.insert(0, "The kept one has diverged, this one has not.")
+    rounds = f"{min(was, now)} of {federation(folder)['num_rounds']}"
+    said = f"Up to round {rounds}, {which} the same to six digits{'; the others:' if apart else '.'}"
+    ended = _divergence(has_diverged(folder), has_diverged(place), goes_on=now > was)
     console = Console()
-    for line in (str(folder), str(place), *_other_data(folder, place), *said):
+    for line in (str(folder), str(place), *_other_data(folder, place), *ended, said):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if apart:
         console.print(_table(apart, min(was, now)))
     if any(one.quantity.startswith(_COUNTED) for one in apart):
         console.print("Bytes, examples and FLOPs must never part: it is not the same run.", soft_wrap=True)
+
+
+def _divergence(kept: bool, again: bool, goes_on: bool) -> Iterator[str]:
+    """Say whether a run and its repetition have diverged; of one that is not as far as the other, nothing is known."""
+    if kept and again:
+        yield "Both have diverged."
+    elif again:
+        yield "This one has diverged, the kept one has not."
+    elif kept and goes_on:
+        yield "The kept one has diverged, this one has not."
 
 
 def _other_data(folder: Path, place: Path) -> Iterator[str]:

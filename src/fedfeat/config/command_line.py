@@ -63,6 +63,11 @@ class Parser(argparse.ArgumentParser):
         """Add ``--out``: where output goes, and what that is if it is not given."""
         self.add_argument("--out", type=Path, default=default, metavar="DIR", help=f"where to write ({said})")
 
+    def add_with(self) -> None:
+        """Add ``--with``, as ``extra``: overrides that `evidence.stored.check_neutral` is to accept."""
+        said = "an override that changes no number; may be given again"
+        self.add_argument("--with", dest="extra", action="append", default=[], metavar="KEY=VALUE", help=said)
+
     def add_looks(self, default: float, said: str) -> None:
         """Add ``--every``: the seconds between two looks at runs."""
         wait = number(interval("(0, inf)"))

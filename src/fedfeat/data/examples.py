@@ -151,10 +151,11 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
 def _moments(values: Tensor) -> tuple[float, float]:
     """Give mean and standard deviation of integers up to 255, divided by 255: sums of integers round nothing."""
     counts = torch.bincount(values.flatten()).tolist()
+    number = sum(counts)
     total = sum(count * value for value, count in enumerate(counts))
     squares = sum(count * value**2 for value, count in enumerate(counts))
-    scale = 255 * sum(counts)
-    variance = (sum(counts) * squares - total**2) / scale**2
+    scale = 255 * number
+    variance = (number * squares - total**2) / scale**2
     return total / scale, math.sqrt(variance) or 1.0
 
 

@@ -111,18 +111,22 @@ def read_run(path: Path) -> Run:
     summary = json.loads((path / "summary.json").read_text())
     if not isinstance(summary, dict) or not isinstance(summary.get("final"), dict) or "seed" not in summary:
         raise ValueError("summary.json must hold seed and final")
-    return _run(path, summary, read_metrics(path / METRICS))
+    return _run(path, summary, _config(path), read_metrics(path / METRICS))
 
 
 def read_diverged(path: Path) -> Run:
     """Read the directory of a run that has diverged (`runs.divergence.has_diverged`)."""
-    config = yaml.safe_load((path / "config.yaml").read_text())
+    config = _config(path)
     summary = {"seed": config["seed"], "algorithm": config["algorithm"]["name"], "final": {}}
-    return replace(_run(path, summary, with_divergence(read_metrics(path / METRICS))), diverged=True)
+    metrics = with_divergence(read_metrics(path / METRICS))
+    return replace(_run(path, summary, config, metrics), diverged=True)
 
 
-def _run(path: Path, summary: dict[str, Any], metrics: pd.DataFrame) -> Run:
-    config = yaml.safe_load((path / "config.yaml").read_text()) or {}
+def _config(path: Path) -> dict[str, Any]:
+    return yaml.safe_load((path / "config.yaml").read_text()) or {}
+
+
+def _run(path: Path, summary: dict[str, Any], config: dict[str, Any], metrics: pd.DataFrame) -> Run:
     setting = {
         key: value
         for key, value in flatten(experiment_config(config), ".").items()

@@ -49,12 +49,10 @@ def with_divergence(table: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     last = table.iloc[-1]
-    end = {name: last[name] if name.startswith(_COSTS) else float("nan") for name in table} | {
-        "round": last["round"] + 1
-    }
+    lost = [name for name in table if name != "round" and not name.startswith(_COSTS)]
+    end = {**last, **dict.fromkeys(lost, float("nan")), "round": last["round"] + 1}
     extended = pd.concat([table, pd.DataFrame([end])], ignore_index=True)
-    lost = {name: float(end["round"]) for name in table if name != "round" and not name.startswith(_COSTS)}
-    extended.attrs[_ATTRIBUTE] = lost | table.attrs.get(_ATTRIBUTE, {})
+    extended.attrs[_ATTRIBUTE] = dict.fromkeys(lost, float(end["round"])) | table.attrs.get(_ATTRIBUTE, {})
     return extended
 
 
