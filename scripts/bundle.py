@@ -140,7 +140,8 @@ def run(into: Path, overrides: Sequence[str]) -> None:
         raise Refused(f"{into} must be an unpacked bundle, but it is not: unpack into it first.")
     words = read_manifest(into / "manifest.json")["run"]
     if words is not None and not any(word.startswith("hydra.run.dir=") for word in overrides):
-        overrides = [*words, f"hydra.run.dir={into / 'run'}", *overrides]
+        # By the variable, for a folder's name may hold signs of Hydra's grammar.
+        overrides = [*words, "hydra.run.dir=${oc.env:FEDFEAT_ROOT}/run", *overrides]
     places = {"FEDFEAT_ROOT": str(into)} | (
         {"FEDFEAT_DATA": str(into / "data")} if (into / "data").is_dir() else {}
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import fedfeat
 from fedfeat.commands import report
+from fedfeat.config.search_path import override_of
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "logs" / "sweeps" / "demo"
@@ -24,7 +25,7 @@ def main() -> None:
     """Run the methods (finished runs are skipped), then put them on one page."""
     for number, algorithm in enumerate(ALGORITHMS, 1):
         print(f"{number} of {len(ALGORITHMS)}: algorithm={algorithm}", flush=True)
-        places = (f"paths.root={ROOT}", f"hydra.run.dir={RUNS / algorithm}")
+        places = (override_of("paths.root", str(ROOT)), override_of("hydra.run.dir", str(RUNS / algorithm)))
         fedfeat.run([*SETTINGS, f"algorithm={algorithm}", *places])
     report.main([str(RUNS), "--html", "--out", str(OUT)])
     print(

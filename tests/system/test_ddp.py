@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fedfeat.commands import assembly, running
+
 pytestmark = pytest.mark.slow
 
 ROUNDS = 15
@@ -156,9 +158,23 @@ def test_another_rank_writes_nothing_even_where_personal_state_exceeds_the_ram_b
     cli, small, tmp_path, monkeypatch
 ):
     overrides = [*small, "algorithm.client.personal=[head]", "federation.ram_budget_mb=0.0001"]
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert cli(*overrides).code == 0
+    with monkeypatch.context() as patched:
+        for room in (assembly, running):  # whom it takes for one: below
+            patched.setattr(room, "is_primary", lambda config: False)
+        assert cli(*overrides).code == 0
     assert list((tmp_path / "run").rglob("*")) == []
-    monkeypatch.delenv("LOCAL_RANK")
+    monkeypatch.setenv("LOCAL_RANK", "1")  # of a job around it: a run on one device has no ranks
     assert cli(*overrides).code == 0
     assert list((tmp_path / "run" / "clients").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
+def test_ranks_count_where_a_fit_may_have_several_devices(name, monkeypatch):
+    alone = {"devices": 1, "strategy": "auto"}
+    several = [
+        alone | {"devices": 2}, alone | {"devices": "auto"}, alone | {"strategy": "ddp"}, alone | {"num_nodes": 2}
+    ]  # fmt: skip
+    assert all(assembly.is_primary({"trainer": trainer}) for trainer in (alone, *several))
+    monkeypatch.setenv(name, "1")
+    assert assembly.is_primary({"trainer": alone})
+    assert not any(assembly.is_primary({"trainer": trainer}) for trainer in several)

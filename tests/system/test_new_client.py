@@ -19,6 +19,7 @@ from fedfeat.algorithms.fedfusion import FedFusionClient, FusedModel
 from fedfeat.commands import joined
 from fedfeat.commands import joining as new_client
 from fedfeat.commands.reopen import reopen
+from fedfeat.config.search_path import override_of
 from fedfeat.data import digits
 from fedfeat.errors import ConfigError
 
@@ -214,8 +215,13 @@ def test_without_out_the_first_runs_figures_get_two_files(run, command, tmp_path
 def test_one_command_runs_the_arms_and_averages_seeds(command, kept, tmp_path, monkeypatch):
     """Two seeds of two arms, from a folder that does not exist yet."""
     monkeypatch.setenv("FEDFEAT_ROOT", str(tmp_path))
-    sweep = tmp_path / "sweep"
-    arms = ("algorithm=fedavg,fedfusion", "seed=0,1", "federation.held_out=1", f"hydra.sweep.dir={sweep}")
+    sweep = tmp_path / "swéep, two"
+    arms = (
+        "algorithm=fedavg,fedfusion",
+        "seed=0,1",
+        "federation.held_out=1",
+        override_of("hydra.sweep.dir", str(sweep)),
+    )
     code, text, err = command("--epochs", EPOCHS, "--sweep", *FEDERATION, *arms)
     assert code == 0, err
     table = rows(sweep / "figures" / "new_client.csv")

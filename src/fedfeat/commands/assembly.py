@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -30,8 +31,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fedfeat")
 
 
-def is_primary() -> bool:
-    """Whether this process writes the run; false in those that ``ddp`` starts beside it."""
+def is_primary(config: Mapping[str, Any]) -> bool:
+    """Whether this process writes the run; false in those that ``ddp`` starts beside it.
+
+    On one device there are none, whatever rank the environment of a job gives to the process.
+    """
+    trainer = config["trainer"]
+    if (trainer["devices"], trainer.get("num_nodes", 1), trainer["strategy"]) == (1, 1, "auto"):
+        return True
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
 
 
@@ -134,7 +141,7 @@ def _experiment(
 
     federation = config["federation"]
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
-    budget = int(federation["ram_budget_mb"] * 2**20) if is_primary() else sys.maxsize
+    budget = int(federation["ram_budget_mb"] * 2**20) if is_primary(config) else sys.maxsize
     (plan, server, executor, data), trusted = parts, trusted_packages(config)
     return Experiment(
         info=run_info(config, run_dir, plan.num_rounds),
@@ -146,8 +153,8 @@ def _experiment(
         data=data,
         store=ClientStore(run_dir / "clients", budget, trusted),
         checkpoints=CheckpointFolder(run_dir / "checkpoints", trusted=trusted),
-        loggers=_loggers(cfg) if is_primary() else (),
-        is_primary=is_primary(),
+        loggers=_loggers(cfg) if is_primary(config) else (),
+        is_primary=is_primary(config),
         repair=config["resume"] == "repair",
         checkpoint_every=federation["checkpoint_every"],
         targets=federation["targets"],

@@ -30,6 +30,7 @@ from fedfeat.commands.joined import Clients, Course, arms_of, labels_of, summary
 from fedfeat.commands.reopen import add_trust, one_sentence, reopen, runs_below
 from fedfeat.config.command_line import Parser
 from fedfeat.config.conditions import integer, interval
+from fedfeat.config.search_path import override_of, overrides
 from fedfeat.errors import CheckpointError, ConfigError
 from fedfeat.runs.text import markdown_table
 
@@ -102,20 +103,17 @@ def _learn(experiment: "Experiment", payload: Any, client_id: int, epochs: int, 
     return Course(*(np.array([scores[name] for scores in found]) for name in ("own/acc", "own/loss")))
 
 
-def run_sweep(overrides: Sequence[str]) -> Path:
+def run_sweep(words: Sequence[str]) -> Path:
     """Run ``fedfeat --multirun``; give the folder of the runs.
 
     Raises:
         CheckpointError: A run has failed; what it said is above.
     """
-    key = "hydra.sweep.dir="
-    given = [word.removeprefix(key) for word in overrides if word.startswith(key)]
-    root = os.environ.get("FEDFEAT_ROOT", ".")
-    folder = Path(
-        given[-1] if given else f"{root}/logs/sweeps/new_client/{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-    )
-    own = [] if given else [f"{key}{folder}"]
-    done = subprocess.run([sys.executable, "-m", "fedfeat", "--multirun", *overrides, *own], check=False)
+    key, now = "hydra.sweep.dir", time.strftime("%Y-%m-%d_%H-%M-%S")
+    given = [str(one.value()) for one in overrides(words) if one.key_or_group == key]
+    folder = Path(given[-1] if given else f"{os.environ.get('FEDFEAT_ROOT', '.')}/logs/sweeps/new_client/{now}")
+    own = [] if given else [override_of(key, str(folder))]
+    done = subprocess.run([sys.executable, "-m", "fedfeat", "--multirun", *words, *own], check=False)
     if done.returncode:
         raise CheckpointError(
             f"--sweep must end well, but fedfeat has ended with the status {done.returncode}."

@@ -16,7 +16,7 @@ from fedfeat.commands.assembly import build_experiment, is_primary
 from fedfeat.commands.parts import build_data
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import check_objective
-from fedfeat.config.rules import check, check_complete
+from fedfeat.config.rules import check, check_complete, check_presets
 from fedfeat.errors import CheckpointError, DataError, UserError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs import directory as rundir
@@ -43,6 +43,7 @@ def checked(cfg: DictConfig) -> dict[str, Any]:
     """
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     check_complete(config)
+    check_presets(config)
     check(config, _chosen_groups())
     check_objective(config)
     return config
@@ -69,7 +70,7 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
 
 
 def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[str, Any]:
-    primary = is_primary()
+    primary = is_primary(config)
     rundir.check_same_config(run_dir, config)
     if primary and config["resume"] == "never" and (run_dir / "config.yaml").exists():
         raise CheckpointError(
@@ -171,7 +172,7 @@ def _spoken(config: dict[str, Any]) -> Iterator[None]:
         # The level is given back: the next run of this process may be one that speaks.
         _log.setLevel(logging.WARNING)
     else:
-        level = logging.INFO if is_primary() else logging.WARNING
+        level = logging.INFO if is_primary(config) else logging.WARNING
         logging.basicConfig(level=level, format="%(message)s", handlers=[_AboveTheBar()])
     try:
         yield

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from fedfeat.commands.reopen import one_sentence
 from fedfeat.config.command_line import Parser, number
 from fedfeat.config.conditions import integer
+from fedfeat.config.search_path import quoted
 from fedfeat.config.spaces import BASE, SPACES, Space, dimension, space_name, split_words
 from fedfeat.errors import ConfigError
 from fedfeat.runs.directory import key_of, locked
@@ -61,7 +62,7 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
 
     words = [
         *args.words,
-        *([f"hydra.searchpath=[file://{args.config_dir.absolute()}]"] if args.config_dir else []),
+        *([f"hydra.searchpath=[{quoted(f'file://{args.config_dir.absolute()}')}]"] if args.config_dir else []),
     ]
     for word in words:
         if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir"):

@@ -67,6 +67,7 @@ RULES = (
     Rule("name", TEXT),
     Rule("group", TEXT),
     Rule("trace", BOOL),
+    Rule("paths.root", TEXT),
     Rule("resume", one_of("auto", "never", "repair")),
     Rule("objective", TEXT),
     Rule("federation.num_clients", integer(1)),

@@ -6,6 +6,7 @@ from typing import Any
 from fedfeat.config.known_classes import broken_by_classes
 from fedfeat.config.objective import more_is_better
 from fedfeat.config.rule_table import KEYS, REQUIRED, RULES
+from fedfeat.config.search_path import CONFIGS
 from fedfeat.config.spaces import SPACES
 from fedfeat.errors import ConfigError
 
@@ -21,6 +22,20 @@ def check_complete(config: Mapping[str, Any]) -> None:
     for key in REQUIRED:
         if _look_up(config, key) is _ABSENT:
             raise ConfigError(f"{key} must be present, but the configuration has no such key.")
+
+
+def check_presets(config: Mapping[str, Any]) -> None:
+    """Refuse what a preset of ``experiment``, ``arm``, ``scale`` or such sets below its group's own name.
+
+    There it is without the line that Hydra wants at its beginning, also where that comes after a byte order mark.
+
+    Raises:
+        ConfigError: Names the group.
+    """
+    for key in config:
+        if key not in KEYS and key != SPACES and CONFIGS.joinpath(key).is_dir():
+            rule = "name a file that begins with '# @package _global_', without which it sets nothing"
+            raise ConfigError.rule(key, rule, config[key])
 
 
 def check(config: Mapping[str, Any], own_groups: Container[str] = ()) -> None:

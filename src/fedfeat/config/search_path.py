@@ -1,6 +1,7 @@
 """Where options of the configuration's groups are looked for: our folder, and those of a user's own packages."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -96,15 +97,26 @@ def overrides(words: Sequence[str]) -> Iterator[Override]:
 
 
 def override_of(key: str, text: str) -> str:
-    """Give the word that sets a key to a text as it stands, whatever of Hydra's grammar is in it.
+    """Give the word that sets a key to a text as it stands: in quotes where Hydra would read it otherwise.
 
     Args:
         key: The key.
         text: Its value, such as a folder with the name of a sweep's run, ``lr=0.1,seed=0``.
     """
+    plain = next((one.value() for one in overrides([f"{key}={text}"])), None)
+    return f"{key}={text if plain == text and '$' not in text else quoted(text)}"
+
+
+def quoted(text: str) -> str:
+    """Put a text in quotes, so that it stands as it is, whatever of Hydra's grammar is in it."""
     # Of backslashes, those in front of a quote count, which is where the text ends, too.
-    quoted = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and rf"\{found[2]}"), text)
-    return f"{key}='{quoted}'".replace("${", r"\${")
+    inner = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and rf"\{found[2]}"), text)
+    return f"'{inner}'".replace("${", r"\${")
+
+
+def shell_word(key: str, text: str) -> str:
+    """Give the same as `override_of` as it is typed into a shell."""
+    return shlex.quote(override_of(key, text))
 
 
 def _named(words: Sequence[str]) -> Iterator[Traversable | None]:

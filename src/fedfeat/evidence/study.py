@@ -55,10 +55,12 @@ def opened(folder: Path, asked: Asked) -> Study:
         ConfigError: It is one of other words or of another space.
     """
     import optuna
+    from sqlalchemy import URL
 
     quiet()
     folder.mkdir(parents=True, exist_ok=True)
-    address = f"sqlite:///{(folder / STUDY).absolute()}"
+    # Put together by its library, for a folder's name may hold signs that addresses have a use for.
+    address = URL.create("sqlite", database=str((folder / STUDY).absolute())).render_as_string()
     study = optuna.create_study(
         storage=address,
         study_name="fedfeat",

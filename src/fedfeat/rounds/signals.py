@@ -12,6 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from fedfeat.config.search_path import shell_word
+
 _log = logging.getLogger("fedfeat")
 _SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 # Half of the warning that the launchers and scripts of the project ask SLURM for (120 s): time is left for a requeue.
@@ -57,9 +59,8 @@ class Stopping:
         self._release()
         for signum in pending:
             name, handler = signal.Signals(signum).name, before[signum]
-            place = os.path.relpath(self._run_dir)
-            sentence = "%s: the same command with hydra.run.dir=%s goes on from the last checkpoint."
-            _log.warning(sentence, name, place)
+            place = shell_word("hydra.run.dir", os.path.relpath(self._run_dir))
+            _log.warning("%s: the same command with %s goes on from the last checkpoint.", name, place)
             if not callable(handler):
                 raise SystemExit(128 + signum)
             try:

@@ -6,7 +6,13 @@ from fedfeat.train import _one_sentence
 
 
 @pytest.mark.parametrize(
-    ("place", "named"), [("logs/runs/x", " with hydra.run.dir=logs/runs/x"), (None, "")], ids=["run", "sweep"]
+    ("place", "named"),
+    [
+        ("logs/runs/x", " with hydra.run.dir=logs/runs/x"),
+        ("logs/lr=1,seed=0", """ with 'hydra.run.dir='"'"'logs/lr=1,seed=0'"'"''"""),
+        (None, ""),
+    ],
+    ids=["run", "quoted", "sweep"],
 )
 def test_an_interrupted_run_names_the_directory_to_go_on_in(tmp_path, monkeypatch, capsys, place, named):
     monkeypatch.chdir(tmp_path)

@@ -7,6 +7,7 @@ REFUSED = [
     ("seed", None, "an integer of at least 0"),
     ("name", "", "a non-empty text"),
     ("group", 3, "a non-empty text"),
+    ("paths.root", "", "a non-empty text"),
     ("trace", 1, "true or false"),
     ("trace", "yes", "true or false"),
     ("resume", "always", "one of auto, never"),

@@ -8,10 +8,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from fedfeat.commands.python import accepted
 from fedfeat.config import search_path
 from fedfeat.config.choices import check_choices
 from fedfeat.config.rules import check
-from fedfeat.config.search_path import CONFIGS, options, override_of
+from fedfeat.config.search_path import CONFIGS, options, override_of, quoted
 from fedfeat.errors import ConfigError
 
 
@@ -108,9 +109,30 @@ def test_groups_of_her_own_may_stand_at_the_top_and_nothing_else():
     "text",
     [
         "/runs/lr=0.1,seed=0", "a b", " a ", "[0.3,0.6]", "it's", r"it\'s", "'it'", "a\\", "a\\b", "${seed}", "a#b",
-        "-x", "ü", "null", "1",
+        "-x", "ü", "null", "1", "1_0", "a,b", r"a\,b", "", "~/a", "/a(b)/{c}",
     ],
 )  # fmt: skip
 def test_a_text_is_set_as_it_stands(text):
     override = OverridesParser.create().parse_override(override_of("place", text))
     assert OmegaConf.create({override.key_or_group: override.value()}).place == text
+
+
+@pytest.mark.parametrize("text", ["/runs/a-1/b.c", "a b", "@a%+:*"])
+def test_what_needs_no_quotes_has_none(text):
+    assert override_of("place", text) == f"place={text}"
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff# @package _global_\n"], ids=["without", "byte order mark"])
+@pytest.mark.parametrize("group", ["experiment", "arm"])
+def test_a_preset_that_hydra_puts_below_its_group_is_refused(group, start, tmp_path):
+    (tmp_path / "cönf" / group).mkdir(parents=True)
+    file = tmp_path / "cönf" / group / "mine.yaml"
+    words = [f"hydra.searchpath=[{quoted(f'file://{tmp_path}/cönf')}]", f"{group}=mine"]
+    file.write_text(f"{start}seed: 3\n", encoding="utf-8")
+    sentence = (
+        f"{group} must name a file that begins with '# @package _global_', without which it sets nothing,"
+    )
+    with pytest.raises(ConfigError, match=f"^{sentence} but it is {{'seed': 3}}\\.$"):
+        accepted(words)
+    file.write_text("# @package _global_\nseed: 3\n", encoding="utf-8")
+    assert accepted(words)[1]["seed"] == 3
