@@ -167,7 +167,8 @@ def _of_never(table: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[st
     numbers = [(method, values.values()) for found in table.values() for method, values in found.items()]
     lost = [(method, [*values].count(math.inf), len(values)) for method, values in numbers]
     texts = [f"{method} in {never} of {count} runs" for method, never, count in lost if never]
-    return [f"Infinite where a run never came there: {'; '.join(texts)}."] if texts else []
+    rule = "a seed in which neither of two came there is in no difference"
+    return [f"Infinite where a run never came there ({rule}): {'; '.join(texts)}."] if texts else []
 
 
 def _of_pairs(found: Sequence[Pair], table: Mapping[str, Mapping[str, object]], against: str) -> list[str]:

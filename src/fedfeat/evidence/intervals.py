@@ -83,9 +83,10 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Interval
         other: Number by seed.
 
     Returns:
-        None where they have no seed in common.
+        None where they have no seed in common but those in which both are infinite, which tell nothing.
     """
-    common = sorted(one.keys() & other.keys())
+    shared = sorted(one.keys() & other.keys())
+    common = [seed for seed in shared if not (math.isinf(one[seed]) and one[seed] == other[seed])]
     pairs = [_gap(one[seed], other[seed]) for seed in common]
     if not pairs:
         return None
@@ -100,7 +101,7 @@ def _variance(value: float) -> float:
 def _gap(one: float, other: float) -> float:
     if math.isnan(one) or math.isnan(other):
         return math.nan
-    if one == other:  # infinite, too
+    if one == other:
         return 0.0
     ahead = one if one < other else other
     return 0.0 if isinstance(ahead, Needed) and ahead.never else one - other

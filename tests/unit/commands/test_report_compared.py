@@ -143,4 +143,14 @@ def test_who_never_came_to_a_target_is_behind_and_a_note_says_so(tmp_path):
     found = gather(find_runs([tmp_path])[0], ("to_target/0.3/rounds",)).compared
     (line,) = found.pair_lines().to_dict("records")
     assert (line["less fedavg"], line["better in"]) == ("-inf", "3 of 4 seeds")
-    assert "Infinite where a run never came there: fedavg in 3 of 4 runs." in found.notes
+    rule = "a seed in which neither of two came there is in no difference"
+    assert f"Infinite where a run never came there ({rule}): fedavg in 3 of 4 runs." in found.notes
+
+
+def test_seeds_in_which_nobody_came_to_a_target_are_in_no_difference(tmp_path):
+    for seed, (fedavg, fed2) in enumerate([(3, 5), (None, None), (None, None)]):
+        make_run(tmp_path / f"fedavg-{seed}", seed, "fedavg", reached=fedavg)
+        make_run(tmp_path / f"fed2-{seed}", seed, "fed2", reached=fed2)
+    found = gather(find_runs([tmp_path])[0], ("to_target/0.3/rounds",)).compared
+    (line,) = found.pair_lines().to_dict("records")
+    assert (line["less fedavg"], line["95% interval"], line["better in"]) == ("+2", "-", "0 of 1 seeds")

@@ -44,7 +44,8 @@ def test_one_seed_has_a_mean_and_no_interval():
 def test_what_was_never_reached():
     inf = math.inf
     assert difference({0: inf, 1: inf, 2: 40.0}, {0: 50.0, 1: 60.0, 2: 60.0}) == (inf, -20.0, inf, 3)
-    assert difference({0: inf}, {0: inf}).mean == 0
+    assert difference({0: inf}, {0: inf}) is None
+    assert difference({0: inf, 1: 2.0}, {0: inf, 1: 1.0}) == difference({1: 2.0}, {1: 1.0})
     assert math.isnan(difference({0: inf, 1: 1.0}, {0: 1.0, 1: inf}).mean)
 
 
