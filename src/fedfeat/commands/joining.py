@@ -111,7 +111,9 @@ def run_sweep(words: Sequence[str]) -> Path:
     """
     key, now = "hydra.sweep.dir", time.strftime("%Y-%m-%d_%H-%M-%S")
     given = [str(one.value()) for one in overrides(words) if one.key_or_group == key]
-    folder = Path(given[-1] if given else f"{os.environ.get('FEDFEAT_ROOT', '.')}/logs/sweeps/new_client/{now}")
+    folder = Path(
+        given[-1] if given else f"{os.environ.get('FEDFEAT_ROOT', '.')}/logs/sweeps/new_client/{now}"
+    )
     own = [] if given else [override_of(key, str(folder))]
     done = subprocess.run([sys.executable, "-m", "fedfeat", "--multirun", *words, *own], check=False)
     if done.returncode:

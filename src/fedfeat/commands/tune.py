@@ -62,7 +62,11 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
 
     words = [
         *args.words,
-        *([f"hydra.searchpath=[{quoted(f'file://{args.config_dir.absolute()}')}]"] if args.config_dir else []),
+        *(
+            [f"hydra.searchpath=[{quoted(f'file://{args.config_dir.absolute()}')}]"]
+            if args.config_dir
+            else []
+        ),
     ]
     for word in words:
         if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir"):

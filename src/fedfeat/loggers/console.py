@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,11 +48,9 @@ class ConsoleLogger(RoundLogger):
 
     def start(self, run: RunInfo) -> None:
         """Show the bar, at the resumed round."""
-        from rich.console import Console
+        from fedfeat.loggers.round_bar import RoundBar, Terminal
 
-        from fedfeat.loggers.round_bar import RoundBar
-
-        self._console = self._console or Console()
+        self._console = self._console or Terminal()
         self._run, self._num_rounds = run, run.num_rounds
         self._latest: dict[str, float] = {}
         self._started, self._num_logged = time.perf_counter(), 0
@@ -66,7 +65,8 @@ class ConsoleLogger(RoundLogger):
             self._num_logged += 1
         parts = self._describe()
         if self._bar is not None:
-            self._bar.show(record.round_idx, parts)
+            with suppress(OSError):  # a terminal that is gone ends no run
+                self._bar.show(record.round_idx, parts)
         elif record.evaluated:
             self._print("  ".join((f"round {record.round_idx}/{self._num_rounds}", *parts)))
 
@@ -79,7 +79,7 @@ class ConsoleLogger(RoundLogger):
         self.close()
         if self._console is None:
             return
-        self._console.print(summary_table(summary))
+        self._print(summary_table(summary))
         for name, path in self._pictures.items():
             self._print(f"{name}: {_from_here(path)}")
         # Networks of a pool have no neurons in common.
@@ -91,7 +91,8 @@ class ConsoleLogger(RoundLogger):
     def close(self, failed: bool = False) -> None:
         """Leave the bar as it stands."""
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):
+                self._bar.stop()
 
     def _describe(self) -> tuple[str, ...]:
         parts = [
@@ -103,9 +104,11 @@ class ConsoleLogger(RoundLogger):
             parts.append(f"{(time.perf_counter() - self._started) / self._num_logged:.3g} s/round")
         return tuple(parts)
 
-    def _print(self, text: str) -> None:
+    def _print(self, what: str | Table) -> None:
         if self._console is not None:
-            self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+            with suppress(OSError):
+                is_text = isinstance(what, str)
+                self._console.print(what, soft_wrap=is_text, highlight=False, markup=False)
 
 
 def summary_table(summary: dict[str, Any]) -> Table:

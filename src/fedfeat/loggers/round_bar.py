@@ -1,5 +1,7 @@
 """The bar of a run's rounds: how many of how many, what time is left, and as many of the metrics as the line holds."""
 
+from contextlib import suppress
+
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.constrain import Constrain
 from rich.measure import Measurement
@@ -10,6 +12,15 @@ from rich.text import Text
 # What a terminal echoes at Ctrl-C ("^C") must not begin a new line, or the bar would be drawn below itself.
 _ECHO = 3
 _WIDE = 100
+
+
+class Terminal(Console):
+    """Rich's console, of which nothing is left but silence where its reader has gone, as ``head`` does."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich's hook: write no more; by default it ends the process."""
+        with suppress(SystemExit):
+            super().on_broken_pipe()
 
 
 class RoundBar(Progress):

@@ -1,6 +1,10 @@
 """The terminal: a bar, lines and the table of final metrics."""
 
+import errno
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 from entries import SUMMARY, record, write
@@ -38,6 +42,49 @@ def test_console_with_terminal_moves_a_bar(tmp_path):
     logger.finish(SUMMARY)
     logger.close()
     assert not logger._bar.live.is_started
+
+
+class _Gone(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["lines", "bar"])
+def test_a_terminal_that_is_gone_ends_no_run(tmp_path, terminal):
+    out = console(terminal)
+    logger = ConsoleLogger(out)
+    write(logger, tmp_path, [record(0)], finish=False)
+    out.file = _Gone()
+    logger.log(record(2))
+    logger.finish(SUMMARY)
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from entries import SUMMARY, record, write
+from fedfeat.loggers.console import ConsoleLogger
+logger = ConsoleLogger()
+write(logger, Path(sys.argv[1]), [record(0)], finish=False)
+sys.stdin.read()
+logger.log(record(2))
+logger.finish(SUMMARY)
+print("goes on", file=sys.stderr)
+"""
+
+
+def test_a_reader_that_is_gone_ends_no_run(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITE, str(tmp_path)],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        text=True,
+    )
+    assert process.stdout.readline().startswith("round 0/4")
+    process.stdout.close()
+    process.stdin.close()
+    with process.stderr as told:
+        assert (told.read(), process.wait(60)) == ("goes on\n", 0)
 
 
 def test_a_notebook_gets_lines_and_no_bar_that_fills_its_cell(tmp_path):
