@@ -159,10 +159,12 @@ def locked(folder: Path, name: str = ".lock", key: str = "hydra.run.dir") -> Ite
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Its last holder may have removed it in between.
             is_here = os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError) as error:
+            rule = f"be free, but another process is running in {folder}"
+            raise CheckpointError(f"{key} must {rule}.") from error
         except OSError as error:
-            raise CheckpointError(
-                f"{key} must be free, but another process is running in {folder}."
-            ) from error
+            rule = f"be on a file system with locks (flock), but {folder} is not: {error.strerror}"
+            raise CheckpointError(f"{key} must {rule}.") from error
         if not is_here:
             raise CheckpointError(f"{key} must be free, but another process has begun in {folder}.")
         try:

@@ -1,5 +1,6 @@
 """The lock of a run directory: one process holds it, and what lies in its place is left alone."""
 
+import errno
 import os
 import stat
 
@@ -50,4 +51,16 @@ def test_what_is_no_file_is_refused(tmp_path):
     (tmp_path / ".lock").unlink()
     (tmp_path / ".lock").mkdir()
     with pytest.raises(CheckpointError, match="must be a file that this run may open"), locked(tmp_path):
+        pass
+
+
+def test_a_file_system_without_locks_is_called_that(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    sentence = (
+        f"^hydra.run.dir must be on a file system with locks .* but {tmp_path} is not: No locks available"
+    )
+    with pytest.raises(CheckpointError, match=sentence), locked(tmp_path):
         pass
