@@ -23,7 +23,7 @@ from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trac
 from fedfeat.config.command_line import check_options, options_first
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import objective_of
-from fedfeat.config.search_path import shell_word
+from fedfeat.config.search_path import typed_run_dir
 from fedfeat.errors import ConfigError, UserError
 
 _log = logging.getLogger("fedfeat")
@@ -89,7 +89,7 @@ def _one_sentence(run_dir: Path | None = None) -> Iterator[None]:
         # Lightning turns Ctrl-C within a local fit into SystemExit(1).
         if isinstance(error, SystemExit) and not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        place = "" if run_dir is None else f" with {shell_word('hydra.run.dir', os.path.relpath(run_dir))}"
+        place = "" if run_dir is None else f" with {typed_run_dir(run_dir)}"
         print(f"Interrupted; the same command{place} goes on from here.", file=sys.stderr)
         sys.exit(130)
     except Exception as error:

@@ -139,9 +139,9 @@ def _experiment(
     from fedfeat.runs.checkpoint import CheckpointFolder, trusted_packages
     from fedfeat.runs.client_store import ClientStore
 
-    federation = config["federation"]
+    federation, primary = config["federation"], is_primary(config)
     # What spills is written into the run directory, so a process that must not write keeps everything in RAM.
-    budget = int(federation["ram_budget_mb"] * 2**20) if is_primary(config) else sys.maxsize
+    budget = int(federation["ram_budget_mb"] * 2**20) if primary else sys.maxsize
     (plan, server, executor, data), trusted = parts, trusted_packages(config)
     return Experiment(
         info=run_info(config, run_dir, plan.num_rounds),
@@ -153,8 +153,8 @@ def _experiment(
         data=data,
         store=ClientStore(run_dir / "clients", budget, trusted),
         checkpoints=CheckpointFolder(run_dir / "checkpoints", trusted=trusted),
-        loggers=_loggers(cfg) if is_primary(config) else (),
-        is_primary=is_primary(config),
+        loggers=_loggers(cfg) if primary else (),
+        is_primary=primary,
         repair=config["resume"] == "repair",
         checkpoint_every=federation["checkpoint_every"],
         targets=federation["targets"],

@@ -60,14 +60,9 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
     from fedfeat.commands.python import accepted
     from fedfeat.evidence.study import Asked
 
-    words = [
-        *args.words,
-        *(
-            [f"hydra.searchpath=[{quoted(f'file://{args.config_dir.absolute()}')}]"]
-            if args.config_dir
-            else []
-        ),
-    ]
+    words = [*args.words]
+    if args.config_dir:
+        words.append(f"hydra.searchpath=[{quoted(f'file://{args.config_dir.absolute()}')}]")
     for word in words:
         if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir"):
             raise ConfigError.rule(key_of(word), "be left out: runs lie below --out", word.partition("=")[2])

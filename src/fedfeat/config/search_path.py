@@ -1,5 +1,6 @@
 """Where options of the configuration's groups are looked for: our folder, and those of a user's own packages."""
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -114,9 +115,9 @@ def quoted(text: str) -> str:
     return f"'{inner}'".replace("${", r"\${")
 
 
-def shell_word(key: str, text: str) -> str:
-    """Give the same as `override_of` as it is typed into a shell."""
-    return shlex.quote(override_of(key, text))
+def typed_run_dir(run_dir: Path) -> str:
+    """Give the word by which a run directory is named to go on in, as it is typed into a shell here."""
+    return shlex.quote(override_of("hydra.run.dir", os.path.relpath(run_dir)))
 
 
 def _named(words: Sequence[str]) -> Iterator[Traversable | None]:

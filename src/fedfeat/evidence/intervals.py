@@ -101,7 +101,5 @@ def _variance(value: float) -> float:
 def _gap(one: float, other: float) -> float:
     if math.isnan(one) or math.isnan(other):
         return math.nan
-    if one == other:
-        return 0.0
     ahead = one if one < other else other
     return 0.0 if isinstance(ahead, Needed) and ahead.never else one - other

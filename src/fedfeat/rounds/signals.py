@@ -5,14 +5,13 @@ and SIGTERM when it is serious. A round cannot be continued in its middle, so en
 """
 
 import logging
-import os
 import signal
 import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from fedfeat.config.search_path import shell_word
+from fedfeat.config.search_path import typed_run_dir
 
 _log = logging.getLogger("fedfeat")
 _SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
@@ -59,8 +58,8 @@ class Stopping:
         self._release()
         for signum in pending:
             name, handler = signal.Signals(signum).name, before[signum]
-            place = shell_word("hydra.run.dir", os.path.relpath(self._run_dir))
-            _log.warning("%s: the same command with %s goes on from the last checkpoint.", name, place)
+            sentence = "%s: the same command with %s goes on from the last checkpoint."
+            _log.warning(sentence, name, typed_run_dir(self._run_dir))
             if not callable(handler):
                 raise SystemExit(128 + signum)
             try:
