@@ -24,8 +24,8 @@ from benchmark import WORKLOADS, Workload, compare
 from fedfeat.evidence.bench import FILE, PAGE, Line, append, makers, spread
 from fedfeat.evidence.pages import filled
 from fedfeat.files import atomic_write_text
-from fedfeat.runs.directory import git_commit
 from fedfeat.runs.machine import machine
+from fedfeat.runs.provenance import git_commit
 
 BASE = "by hand, 2 processes"
 # Fewer than a table of the page has: all workloads together take less than 5 minutes on 2 cores.

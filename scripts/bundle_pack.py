@@ -22,7 +22,8 @@ from fedfeat.data.packed import SUFFIX, write_packed
 from fedfeat.data.torchvision_sets import SOURCES, named
 from fedfeat.errors import UserError
 from fedfeat.files import remove_leftovers, scratch_folder
-from fedfeat.runs.directory import git_commit, locked
+from fedfeat.runs.directory import locked
+from fedfeat.runs.provenance import git_commit
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "uv.lock"

@@ -8,7 +8,7 @@ import torch
 
 from fedfeat.models.cnn import pfl_cnn
 from fedfeat.models.flops import training_flops
-from fedfeat.runs.directory import versions
+from fedfeat.runs.provenance import versions
 from gpu.measuring import repeated, step_of, use_tf32
 from gpu.parts import Case, Options, Row
 from gpu.running import num_cores

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedfeat.runs.directory import git_commit
+from fedfeat.runs.provenance import git_commit
 
 Row = dict[str, Any]
 """What one case has found: a row of the part's table."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedfeat.runs.directory import versions
+from fedfeat.runs.provenance import versions
 from gpu.parts import PARTS, Options, Row
 
 

@@ -77,6 +77,7 @@ def test_runs_are_made_tuned_and_collected_and_a_second_start_has_nothing_to_do(
     code, out, err = call(command, tmp_path)
     assert (code, err) == (0, "")
     assert "tried: 4 of 4 runs" in out
+    assert out.endswith("\n"), "the prompt of a shell would stand behind the table"
     kept = tmp_path / "kept"
     for arm in ("average", "near"):
         place = kept / "run" / arm / "seed_0"

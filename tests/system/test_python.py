@@ -16,6 +16,7 @@ from hydra import initialize_config_dir
 from refusals import digest
 
 import fedfeat
+from fedfeat.commands.python import composed
 from fedfeat.commands.reopen import reopen
 from fedfeat.config.choices import CONFIGS
 from fedfeat.errors import CheckpointError, UserError
@@ -82,6 +83,11 @@ def test_several_runs_in_one_process_under_names_of_their_own(small, root):
     assert second.run_dir.parent.name == "other"
     assert first.run_dir.is_relative_to(root)
     assert first.summary["weights_sha256"] != second.summary["weights_sha256"]
+
+
+def test_runs_that_begin_in_one_second_have_directories_of_their_own(small):
+    places = {composed(small).hydra.run.dir for _ in range(5)}
+    assert len(places) == 5
 
 
 def test_a_run_that_is_left_goes_on_and_a_finished_one_stays(small, root):

@@ -35,6 +35,7 @@ from fedfeat.evidence.processes import SLURM, Process, is_submitted
 from fedfeat.evidence.progress import overview
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import campaigns_root, check_neutral
+from fedfeat.loggers.round_bar import Terminal
 from fedfeat.runs.directory import is_locked, locked
 
 
@@ -60,7 +61,7 @@ def _perform(options: argparse.Namespace) -> int:
     runs = (options.runs or campaigns_root()) / campaign.key
     until = time.time() + 3600 * options.hours
     queue = Queue(campaign, runs, options.into or Path(campaign.into), options.launcher, options.extra, until)
-    console = Console()
+    console = Terminal()
     if options.status:
         for cell in campaign.cells():
             queue.check(cell)
@@ -135,6 +136,8 @@ def _work(queue: Queue, at_once: int, console: Console) -> bool:
                     break
             interrupted = False
         live.update(overview(queue, [*running] if jobs else [], at_once))
+    if not console.is_terminal:
+        console.line()  # Which Rich writes after the last table only to a terminal.
     return interrupted
 
 

@@ -19,8 +19,8 @@ folder of runs. Runs that differ in their seed alone are one arm, whose mean and
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +109,7 @@ def run_sweep(words: Sequence[str]) -> Path:
     Raises:
         CheckpointError: A run has failed; what it said is above.
     """
-    key, now = "hydra.sweep.dir", time.strftime("%Y-%m-%d_%H-%M-%S")
+    key, now = "hydra.sweep.dir", f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
     given = [str(one.value()) for one in overrides(words) if one.key_or_group == key]
     folder = Path(
         given[-1] if given else f"{os.environ.get('FEDFEAT_ROOT', '.')}/logs/sweeps/new_client/{now}"

@@ -25,8 +25,8 @@ from fedfeat.commands.report_details import (
 )
 from fedfeat.commands.report_gathered import Gathered
 from fedfeat.commands.report_rows import write_number
-from fedfeat.runs.directory import git_commit, versions
 from fedfeat.runs.figures import PALETTE
+from fedfeat.runs.provenance import git_commit, versions
 
 _FOLDER = Path(__file__).parent / "page"
 _SCRIPTS = ("tables.js", "curves.js", "cells.js", "clients.js", "start.js")

@@ -25,9 +25,9 @@ from fedfeat.rounds.site import federation_of, site_of
 from fedfeat.rounds.tally import Meter
 from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
 from fedfeat.runs.client_store import ClientStore
-from fedfeat.runs.directory import versions
 from fedfeat.runs.feature_figures import draw_encodings
 from fedfeat.runs.machine import machine
+from fedfeat.runs.provenance import versions
 from fedfeat.runs.records import RoundRecord
 from fedfeat.server import Server
 

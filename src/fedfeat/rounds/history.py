@@ -11,7 +11,7 @@ from fedfeat.errors import CheckpointError
 from fedfeat.loggers.csv_logger import rows_of
 from fedfeat.rounds.plan import Plan
 from fedfeat.runs.checkpoint import CheckpointFolder
-from fedfeat.runs.directory import git_commit
+from fedfeat.runs.provenance import git_commit
 from fedfeat.runs.records import RoundRecord
 from fedfeat.runs.tables import METRICS, check_tables, repair_tables
 

@@ -3,13 +3,10 @@
 import errno
 import fcntl
 import hashlib
-import importlib.metadata
 import json
 import os
-import platform
 import re
 import stat
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,7 +43,6 @@ DATA = "data.json"
 FAILURE = "failure.txt"
 """File with the sentence of a run's last error, until it goes on."""
 _PASSWORD = re.compile(r"://[^/@\s]+:[^/@\s]*@")
-_PACKAGES = ("fedfeat", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy")
 
 
 def experiment_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,30 +214,6 @@ def without_passwords(node: Any) -> Any:
     if isinstance(node, list):
         return [without_passwords(value) for value in node]
     return _PASSWORD.sub("://***@", node) if isinstance(node, str) else node
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that make the numbers."""
-    found = {"python": platform.python_version()} | dict.fromkeys(_PACKAGES, "not installed")
-    for package in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
-
-
-def git_commit() -> str | None:
-    """Commit of the source tree, with ``-dirty`` where files differ from it; None outside a checkout and a bundle."""
-    # What scripts/bundle.py packs may be unpacked within another checkout.
-    with suppress(OSError):
-        return (Path(__file__).parents[3] / "COMMIT").read_text().strip()
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-    try:
-        result = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip()
 
 
 def _without(node: Any, keys: tuple[str, ...]) -> Any:
