@@ -7,6 +7,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep
 
+from fedfeat.config.conditions import FOLDER
 from fedfeat.config.search_path import (
     CONFIGS,
     folders,
@@ -43,6 +44,8 @@ def check_choices(arguments: Sequence[str]) -> None:
         if group == "hydra.run.dir" and override.value() in ("", None):
             # Hydra takes the directory of the start, in which a run would leave its files.
             raise ConfigError.rule(group, "name a directory", override.value())
+        if group in ("hydra.run.dir", "hydra.sweep.dir") and str(override.value()).startswith("~"):
+            raise ConfigError.rule(group, FOLDER.text, override.value())
         # Hydra has options of its own in the groups below `hydra`.
         if override.is_delete() or group.startswith("hydra/") or not options_in(places, group):
             continue

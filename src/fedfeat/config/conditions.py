@@ -86,6 +86,11 @@ TEXT = Condition(
     "be a non-empty text",
     {"type": "string", "minLength": 1},
 )
+FOLDER = Condition(
+    lambda value: TEXT.holds(value) and not value.startswith("~"),
+    "be a folder, without ~, which only a shell replaces",
+    {"type": "string", "minLength": 1, "pattern": "^[^~]"},
+)
 
 Number = Annotated[float, interval("(-inf, inf)")]
 Positive = Annotated[float, interval("(0, inf)")]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedfeat.config.conditions import BOOL, TEXT, Condition, any_of, integer, interval, list_of, one_of
+from fedfeat.config.conditions import BOOL, FOLDER, TEXT, Condition, any_of, integer, interval, list_of, one_of
 
 
 class Rule(NamedTuple):
@@ -67,7 +67,7 @@ RULES = (
     Rule("name", TEXT),
     Rule("group", TEXT),
     Rule("trace", BOOL),
-    Rule("paths.root", TEXT),
+    *(Rule(f"paths.{name}", FOLDER) for name in ("root", "logs", "cache")),
     Rule("resume", one_of("auto", "never", "repair")),
     Rule("objective", TEXT),
     Rule("federation.num_clients", integer(1)),

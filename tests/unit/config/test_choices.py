@@ -92,6 +92,10 @@ def test_a_run_directory_has_a_name():
             ConfigError, match=r"^hydra\.run\.dir must name a directory, but it is (''|None)\."
         ):
             check_choices([word])
+    check_choices(["hydra.run.dir='x~'", "hydra.sweep.dir='/a/~b'"])
+    for key in ("hydra.run.dir", "hydra.sweep.dir"):
+        with pytest.raises(ConfigError, match=rf"^{key} must be a folder, without ~, .* but it is '~/x'\."):
+            check_choices([f"{key}='~/x'"])
 
 
 def test_options_of_a_primary_configuration_of_one_s_own_are_left_to_hydra():
