@@ -2,7 +2,17 @@
 
 from typing import NamedTuple
 
-from fedfeat.config.conditions import BOOL, FOLDER, TEXT, Condition, any_of, integer, interval, list_of, one_of
+from fedfeat.config.conditions import (
+    BOOL,
+    FOLDER,
+    TEXT,
+    Condition,
+    any_of,
+    integer,
+    interval,
+    list_of,
+    one_of,
+)
 
 
 class Rule(NamedTuple):

@@ -136,3 +136,12 @@ def test_a_client_that_cannot_answer_is_named_and_trains_on(count, cause, tmp_pa
     with pytest.raises(ClientError, match=rf"^Client 1 failed in round 1 \(seed \d+\): {cause}\.$"):
         worker.answer(task(federation, 1, 2), torch.zeros(count, 4))
     assert worker.module_of(1).training
+
+
+def test_where_the_server_has_diverged_no_client_is_blamed(tmp_path):
+    federation = parties(tmp_path)
+    sent = task(federation, 1, 2)
+    for tensor in tree.tensors(sent.payload):
+        tensor.fill_(torch.nan)
+    with pytest.raises(ClientError, match=rf"^Client 1 .*: what the server has sent {DIVERGED}\.$"):
+        federation.executor.worker.fit(sent)
