@@ -175,6 +175,10 @@ class ClientModule(CountedModule):
         """Lightning hook: the local objective, its mean kept for ``train/loss``."""
         loss, count = self.loss(batch), len(batch[1])
         self.count(loss, count)
+        if not loss.requires_grad:  # The backward pass would not say whose it is.
+            raise ValueError(
+                f"{type(self).__name__}.loss must depend on weights that are trained, but is detached"
+            )
         return loss
 
     def configure_optimizers(self) -> Optimizer:

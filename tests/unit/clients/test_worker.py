@@ -145,3 +145,16 @@ def test_where_the_server_has_diverged_no_client_is_blamed(tmp_path):
         tensor.fill_(torch.nan)
     with pytest.raises(ClientError, match=rf"^Client 1 .*: what the server has sent {DIVERGED}\.$"):
         federation.executor.worker.fit(sent)
+
+
+class _Detached(ClientModule):
+    def loss(self, batch):
+        return super().loss(batch).detach()
+
+
+def test_a_loss_without_a_gradient_is_named_by_its_class(tmp_path):
+    federation = parties(tmp_path, client=_Detached)
+    with pytest.raises(
+        ClientError, match=r"ValueError: _Detached\.loss must depend on weights .* is detached\.$"
+    ):
+        federation.executor.worker.fit(task(federation, 1, 2))
