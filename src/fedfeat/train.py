@@ -27,6 +27,8 @@ from fedfeat.config.search_path import typed_run_dir
 from fedfeat.errors import ConfigError, UserError
 
 _log = logging.getLogger("fedfeat")
+_INTERRUPTED = 130
+"""Exit status of what Ctrl-C (SIGINT, 2) has ended, 128 + 2 as in shells."""
 # Here and not in `main`, for a job on a cluster begins with `_main`.
 # The plugin has options of the same names, which Hydra takes as types of ours and calls that deprecated.
 warnings.filterwarnings("ignore", r"\s*'hydra/launcher/submitit_\w+' is validated against", UserWarning)
@@ -86,12 +88,13 @@ def _one_sentence(run_dir: Path | None = None) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as error:
-        # Lightning turns Ctrl-C within a local fit into SystemExit(1).
-        if isinstance(error, SystemExit) and not isinstance(error.__context__, KeyboardInterrupt):
+        # Lightning turns Ctrl-C within a local fit into SystemExit(1); ours comes from within, and has been said.
+        of_a_fit = isinstance(error.__context__, KeyboardInterrupt)
+        if isinstance(error, SystemExit) and (error.code == _INTERRUPTED or not of_a_fit):
             raise
         place = "" if run_dir is None else f" with {typed_run_dir(run_dir)}"
         print(f"Interrupted; the same command{place} goes on from here.", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
     except Exception as error:
         if shows_trace(sys.argv[1:]):
             raise

@@ -1,5 +1,7 @@
 """Ctrl-C: what the sentence names."""
 
+import sys
+
 import pytest
 
 from fedfeat.train import _one_sentence
@@ -19,3 +21,29 @@ def test_an_interrupted_run_names_the_directory_to_go_on_in(tmp_path, monkeypatc
     with pytest.raises(SystemExit, match="130"), _one_sentence(place and tmp_path / place):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == f"Interrupted; the same command{named} goes on from here.\n"
+
+
+def test_it_is_said_once_by_what_is_nearest(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="130"), _one_sentence(), _one_sentence(tmp_path / "x"):
+        raise KeyboardInterrupt
+    assert (
+        capsys.readouterr().err == "Interrupted; the same command with hydra.run.dir=x goes on from here.\n"
+    )
+
+
+def stopped():
+    """End as Lightning's fit does at Ctrl-C."""
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        sys.exit(1)
+
+
+def test_what_lightning_makes_of_it_is_said_too_and_another_exit_is_not(capsys):
+    with pytest.raises(SystemExit, match="130"), _one_sentence():
+        stopped()
+    assert capsys.readouterr().err.startswith("Interrupted; ")
+    with pytest.raises(SystemExit, match="3"), _one_sentence():
+        sys.exit(3)
+    assert capsys.readouterr().err == ""
