@@ -37,8 +37,8 @@ from fedfeat.runs.text import markdown_table
 if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
 
-EPOCHS = 60
-"""A reading note on Fig. 4 has FedFusion's slowest client there after about as many.
+EPOCHS = 120
+"""Twice what a reading note on Fig. 4 gives for FedFusion's conv, which the paper calls the fastest.
 
 See methods/fedfusion.md#new-clients.
 """
