@@ -16,8 +16,9 @@ from fedfeat.runs.finished import Run
 
 _RANKED = "No run beside a published number yet; on small digits: [leaderboard](../leaderboard.md)."
 _SCALE = (
-    "Published is for all images and the paper's rounds, measured for those of the table; what else a study changes "
-    "is told in [results](../results.md) and [claims](../claims.md)."
+    "Published is for all images and the paper's rounds, measured for those of the table; `last10` is the mean of the "
+    "ten last evaluated rounds. What else a study changes is told in [results](../results.md) and "
+    "[claims](../claims.md)."
 )
 
 
