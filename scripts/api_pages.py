@@ -36,7 +36,10 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "data": ("Data", ("data.examples", "data.batches", "data.federated", "data.transforms")),
     "keys": ("Keys of a configuration", ("config.conditions",)),
     "rounds": ("Rounds", ("rounds.loop", "rounds.experiment", "rounds.samplers", "executors.base")),
-    "python": ("Runs from Python", ("commands.python", "commands.loading", "runs.finished", "runs.quantities")),
+    "python": (
+        "Runs from Python",
+        ("commands.python", "commands.loading", "commands.loaded_model", "runs.finished", "runs.quantities"),
+    ),
 }  # fmt: skip
 """Title and modules by page."""
 _TITLES = {

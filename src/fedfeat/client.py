@@ -130,7 +130,13 @@ class ClientModule(CountedModule):
         """Ready the method for one local fit, after `receive`."""
 
     def loss(self, batch: Batch) -> Tensor:
-        """Local objective on a batch of inputs (B, ...) and labels (B,); a scalar."""
+        """Local objective on a batch of inputs (B, ...) and labels (B,); a scalar.
+
+        Where clients are stacked, rows of padding with the label `data.batches.PADDED` (-100) follow the examples of a
+        shorter batch. Cross-entropy leaves them out; a term that mixes examples, such as a mean over the batch or a
+        correlation, has to weigh them by ``labels != PADDED``, or the class says in `apart` that it is not stacked. A
+        term that depends on them is found at the start. A batch may have a single example.
+        """
         return self.cross_entropy(self(batch[0]), batch[1])
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:

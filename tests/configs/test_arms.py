@@ -110,14 +110,27 @@ def test_every_ablation_runs(arm, cli, tmp_path):
 def test_an_arm_of_a_sweep_and_what_is_none(cli, tmp_path):
     """One axis of arms gives way to an arm, or to another algorithm; an arm under another algorithm is refused."""
     sweep = ("--multirun", "experiment=fed2/fig5_norm", "seed=0", *TINY)
-    for words in (["arm=fedavg,fedavg_gn"], ["arm=none", "algorithm=fedprox"]):
+    for words in (
+        ["arm=fedavg,fedavg_gn"],
+        ["algorithm=fedprox"],
+        ["arm=none", "algorithm=fedavg_restricted"],
+    ):
         outcome = cli(*sweep, *words)
         assert outcome.code == 0, outcome.stderr
     runs = list((tmp_path / "logs" / "sweeps" / "fed2" / "fig5_norm").glob("*/summary.json"))
     names = {json.loads(path.read_text())["algorithm"] for path in runs}
-    assert names == {"fedavg", "fedavg_gn", "fedprox"}
-    outcome = cli(*sweep, "algorithm=fedprox")
+    assert names == {"fedavg", "fedavg_gn", "fedprox", "fedavg_restricted"}
+    outcome = cli(*sweep, "algorithm=fedprox", "arm=fedavg")
     assert outcome.code == 2
     assert outcome.stderr.splitlines()[-1].startswith(
         "fedfeat: arm must be none beside algorithm=fedprox, but it is '"
     )
+
+
+def test_an_arm_takes_the_place_of_an_axis_of_algorithms(cli, tmp_path):
+    words = ("federation.num_rounds=1", "federation.local_epochs=1", "trainer=cpu", "seed=0")
+    outcome = cli("--multirun", "experiment=digits_10x3", "arm=fedavg,fedavg_bn", *words)
+    assert outcome.code == 0, outcome.stderr
+    runs = list((tmp_path / "logs" / "sweeps" / "digits_10x3").glob("*/summary.json"))
+    assert {json.loads(path.read_text())["algorithm"] for path in runs} == {"fedavg", "fedavg_bn"}
+    assert len(runs) == 2

@@ -34,6 +34,24 @@ class Mixing(nn.Module):
         return x - x.mean(0, keepdim=True)
 
 
+class Decorrelated(ClientModule):
+    """A term that mixes a batch's examples, of so small a weight that a step's rounding might be larger."""
+
+    def loss(self, batch):
+        features = self.model.representation(batch[0])
+        features = features - features.mean(0)
+        return super().loss(batch) + 1e-2 * (features.T @ features / len(features)).square().mean()
+
+
+class Counted(ClientModule):
+    """A term of the number of rows, whatever is in them."""
+
+    def loss(self, batch):
+        return super().loss(batch) + 1e-2 * sum(p.square().sum() for p in self.model.parameters()) * len(
+            batch[1]
+        )
+
+
 class Noisy(nn.Module):
     def forward(self, x):
         return x + torch.rand_like(x)
@@ -48,9 +66,14 @@ REFUSED = {
     "Counting overrides on_train_batch_end": {"client": Counting},
     "Counting overrides on_train_batch_end and": {"client": Hooked},
     "it keeps the frozen features": {"client": of(FedFusionClient, cache_eg=True), "build_model": two_layers},
-    "gradients are others than in a step of one": {
+    "ClientModule.loss depends on the rows of a batch that are padding": {
         "build_model": lambda: network_of(Mixing(), nn.Linear(4, 3))
     },
+    "Decorrelated.loss depends on the rows of a batch that are padding": {
+        "client": Decorrelated,
+        "build_model": two_layers,
+    },
+    "gradients are others than in a step of one": {"client": Counted, "build_model": two_layers},
     "a step of two clients together fails (RuntimeError: vmap: called random operation": {
         "build_model": lambda: network_of(Noisy(), nn.Linear(4, 3))
     },

@@ -229,6 +229,17 @@ def test_models_score_as_in_the_run_and_need_no_data(method, run, monkeypatch):
             )
 
 
+@pytest.mark.parametrize("method", ["fedavg", "bf16"])
+def test_features_are_what_the_last_layer_reads(method, run):
+    path = run(*METHODS[method])
+    model, inputs = fedfeat.load(path).model(), reopen(path)[0].data.dataset.test.inputs[:70]
+    features = model.features(inputs)
+    assert features.dtype == torch.float32
+    assert features.shape == (70, model.module.model.last_layer.in_features)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=method == "bf16"):
+        torch.testing.assert_close(model.module.model.last_layer(features).float(), model(inputs))
+
+
 def test_earlier_checkpoints_have_their_models(run):
     found = fedfeat.load(run("algorithm=fedavg"))
     experiment, _ = reopen(found.run_dir)

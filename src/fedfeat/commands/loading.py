@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import hydra
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import adapt, become, make_module
 from fedfeat.commands.auto_depth import stored_depth
+from fedfeat.commands.loaded_model import Model
 from fedfeat.commands.networks import build_networks
 from fedfeat.commands.parts import build_client, build_data
 from fedfeat.commands.reopen import read_checkpoint, read_config, stored_config
@@ -25,7 +25,6 @@ from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import in_order, pixel_permutation
 from fedfeat.errors import CheckpointError
 from fedfeat.models.grouped import GroupSeparation
-from fedfeat.params import full
 from fedfeat.rounds.tally import Meter
 from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder, trusted_packages
 from fedfeat.runs.client_store import ClientStore
@@ -57,43 +56,6 @@ def load(run_dir: str | Path, device: str | torch.device = "cpu", trust: Sequenc
         ConfigError: Its configuration names something else.
     """
     return LoadedRun(Path(run_dir), torch.device(device), trust)
-
-
-class Model:
-    """A network of a run in eval mode.
-
-    Attributes:
-        module: The client half around it; ``module.model`` is the network.
-        classes: Names of the classes; their order gives the ids.
-    """
-
-    def __init__(
-        self,
-        module: ClientModule,
-        classes: tuple[str, ...],
-        logits: Callable[[Tensor], Tensor],
-        read: Callable[[Tensor], Tensor],
-        trainer: LocalTrainer,
-        batch_size: int,
-    ) -> None:
-        self.module, self.classes = module.eval(), classes
-        self._logits, self._read, self._trainer, self._batch_size = logits, read, trainer, batch_size
-
-    @torch.inference_mode()
-    def __call__(self, inputs: Tensor | np.ndarray) -> Tensor:
-        """Give logits (B, C), float32, or float64 where the run computed in it.
-
-        Args:
-            inputs: (B, ...) as the data set stores them (images: uint8), or as the network reads them (float).
-        """
-        device = self.module.device
-        parts = torch.as_tensor(inputs, device=device).split(self._batch_size)
-        with self._trainer.autocast(device):
-            return torch.cat([full(self._logits(self._read(part))) for part in parts])
-
-    def predict(self, inputs: Tensor | np.ndarray) -> Tensor:
-        """Give the ids (B,) of the most likely classes; ``inputs`` as for a call."""
-        return self(inputs).argmax(1)
 
 
 class LoadedRun:
@@ -155,6 +117,7 @@ class LoadedRun:
     def personal_model(self, client_id: int, round_idx: int | None = None) -> Model:
         """Give a client's own model: what it is between its turns, of the server's state and what the client keeps.
 
+        Where a client keeps nothing of its network, as under FedAvg, that is the server's model.
         Where that takes the client's data, or inputs for static batch norm, the data set is loaded.
 
         Args:

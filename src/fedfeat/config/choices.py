@@ -10,6 +10,7 @@ from hydra.core.override_parser.types import ChoiceSweep
 from fedfeat.config.conditions import FOLDER
 from fedfeat.config.search_path import (
     CONFIGS,
+    check_searchpath,
     folders,
     has_option,
     options,
@@ -34,6 +35,7 @@ def check_choices(arguments: Sequence[str]) -> None:
     """
     if any(word.partition("=")[0] in ("--config-name", "-cn") for word in arguments):
         return  # A primary configuration of the user's own may name more folders.
+    check_searchpath(arguments)
     places = folders(arguments)
     for override in overrides(arguments):
         group = override.key_or_group

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, cast
 
 import yaml
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from fedfeat.config.search_path import folders, options_in
+from fedfeat.config.search_path import folders, options_in, overrides
 from fedfeat.errors import ConfigError
 
 _SHOWN = 6
@@ -29,7 +30,7 @@ def unknown_key(
         group, owners = found
         options = _listed(f"{group}={one}" for one in owners)
         shown = options if len(owners) <= _SHOWN else f"{len(owners)} options of {group}"
-        return ConfigError.unknown(key, known, f"it is a key of {shown}")
+        return ConfigError.unknown(key, known, f"it is a key of {shown}{_preset_of(key)}")
     above, dot, name = key.rpartition(".")
     if section is not None and (places := list(_places(OmegaConf.to_container(section), name, above + dot))):
         return ConfigError.unknown(key, known, f"there is {_listed(places)}")
@@ -38,6 +39,19 @@ def unknown_key(
     if target is None or target.startswith("fedfeat.") or str(refusal).endswith("?"):
         return refusal
     return ConfigError.unknown(key, known, f"further arguments of {target} are given as +{key}=<value>")
+
+
+def _preset_of(key: str) -> str:
+    """Give the end of a sentence about a key that is not on the command line: which preset sets it, and the cure."""
+    if not HydraConfig.initialized():
+        return ""
+    job = HydraConfig.get()
+    preset = job.runtime.choices.get("experiment")
+    # As they were given: an interpolation in them may lead nowhere.
+    typed = cast("list[str]", OmegaConf.to_container(job.overrides.task, resolve=False))
+    if preset is None or any(one.get_key_element().lstrip("+~") == key for one in overrides(typed)):
+        return ""
+    return f", and experiment={preset} sets it; ~{key} takes it away"
 
 
 def _owners(key: str, places: Sequence[Traversable]) -> tuple[str, list[str]] | None:

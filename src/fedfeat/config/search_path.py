@@ -16,6 +16,8 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from fedfeat.errors import ConfigError
+
 _CHECKOUT = Path(__file__).parents[3] / "configs"
 CONFIGS = _CHECKOUT if _CHECKOUT.is_dir() else Path(__file__).parents[1] / "configs"
 ENTRY_POINTS = "fedfeat.configs"
@@ -130,6 +132,22 @@ def _named(words: Sequence[str]) -> Iterator[Traversable | None]:
         paths = override.value() if override.key_or_group == "hydra.searchpath" else ()
         for path in paths if isinstance(paths, list) else ():
             yield _folder(str(path))
+
+
+def check_searchpath(words: Sequence[str]) -> None:
+    """Refuse places of ``hydra.searchpath`` that are not there: Hydra warns, but not before an option is missing.
+
+    Raises:
+        ConfigError: Names the first.
+    """
+    for override in overrides(words):
+        paths = override.value() if override.key_or_group == "hydra.searchpath" else ()
+        for path in map(str, paths if isinstance(paths, list) else ()):
+            scheme, found = path.rpartition("://")[0], _folder(path)
+            is_there = found is not None and found.is_dir()
+            if scheme in ("", "file", "pkg") and "${" not in path and not is_there:
+                rule = "name folders (file://...) and packages (pkg://...) that are there"
+                raise ConfigError.rule("hydra.searchpath", rule, path)
 
 
 def _folder(path: str) -> Traversable | None:

@@ -23,7 +23,13 @@ class SweptKeys(Callback):
         """Hydra hook: say the keys in an override that every run gets, before those of the user."""
         # An axis of a preset stays one where the command line gives it a single value.
         axes = OmegaConf.select(config, "hydra.sweeper.params") or {}
-        given = overrides(config.hydra.overrides.task)
+        given = [*overrides(config.hydra.overrides.task)]
+        # An arm brings its own algorithm (`choices.check_arm`): either takes the place of an axis of the other.
+        chosen = {one.key_or_group for one in given if one.value() != "none"}
+        with flag_override(config.hydra, ["readonly", "struct"], False):
+            for one, other in (("arm", "algorithm"), ("algorithm", "arm")):
+                if one in chosen:
+                    axes.pop(other, None)
         keys = {*map(str, axes), *(one.get_key_element() for one in given if one.is_sweep_override())}
         words = ",".join(f"'{key.lstrip('+')}'" for key in sorted(keys))
         with flag_override(config.hydra, ["readonly", "struct"], False):

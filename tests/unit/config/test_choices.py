@@ -98,6 +98,15 @@ def test_a_run_directory_has_a_name():
             check_choices([f"{key}='~/x'"])
 
 
+def test_places_of_options_are_there(tmp_path):
+    check_choices([f"hydra.searchpath=[file://{tmp_path},pkg://fedfeat]"])
+    for place in (f"file://{tmp_path}/none", "pkg://no_such_package.configs", "pkg://fedfeat.none"):
+        with pytest.raises(
+            ConfigError, match=rf"^hydra\.searchpath must name .* it is '{re.escape(place)}'\."
+        ):
+            check_choices([f"hydra.searchpath=[{place}]", "algorithm=mine"])
+
+
 def test_options_of_a_primary_configuration_of_one_s_own_are_left_to_hydra():
     check_choices(["--config-name=mine", "model=mine"])
 

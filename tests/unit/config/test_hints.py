@@ -5,6 +5,7 @@ import re
 import pytest
 from hydra.errors import ConfigCompositionException
 
+import fedfeat
 from fedfeat.commands.python import composed
 from fedfeat.config.explain import explain
 from fedfeat.config.hints import unknown_key
@@ -53,6 +54,16 @@ def test_a_part_names_the_options_that_have_its_key_too():
     assert str(unknown_key("schedule.gamma", ["floor"])).endswith(
         "; it is a key of schedule=exponential, schedule=milestones and schedule=step."
     )
+
+
+def test_a_key_that_a_preset_sets_is_not_the_user_s(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["experiment=digits_10x3", "partition=dirichlet", "trainer=cpu"]
+    preset = "it is a key of .*, and experiment=digits_10x3 sets it; ~partition\\.classes_per_client takes it away\\.$"
+    with pytest.raises(ConfigError, match=preset):
+        fedfeat.build(words)
+    with pytest.raises(ConfigError, match=r"^partition\.classes_per_client .*; it is a key of [^;]*\.$"):
+        fedfeat.build([*words, "partition.classes_per_client=3"])
 
 
 @pytest.mark.parametrize(
