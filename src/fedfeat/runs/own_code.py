@@ -30,28 +30,46 @@ def digests(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def note_own_code(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Write the digests of a run that begins, where there are any and the files can be read."""
-    found = dict[str, str]()
-    if not (run_dir / "config.yaml").exists():
-        with suppress(OSError):
-            found = digests(config)
-    if found:
-        atomic_write_text(run_dir / FILE, json.dumps(found, indent=2) + "\n")
+    """Write the digests of the code that a run begins or goes on with, where there are any and the files can be read.
+
+    Of each name they are in the order in which they made rounds, each once; what has made none is not kept.
+    """
+    made = _made_rounds(run_dir)
+    stored = _stored(run_dir) if made else {}
+    with suppress(OSError):
+        found = {name: [*stored.get(name, ()), digest] for name, digest in digests(config).items()}
+        kept = {name: list(dict.fromkeys(every)) for name, every in found.items()}
+        if kept and kept != stored and (stored or not made):
+            atomic_write_text(run_dir / FILE, json.dumps(kept, indent=2) + "\n")
 
 
 def warn_of_other_code(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Say what has changed since the run of a directory began."""
-    try:
-        stored = json.loads((run_dir / FILE).read_text())
-        changed = [name for name, digest in digests(config).items() if stored.get(name, digest) != digest]
-    except (OSError, ValueError, AttributeError):
-        return
+    """Say what has changed since the last rounds of a directory's run."""
+    stored = _stored(run_dir) if _made_rounds(run_dir) else {}
+    changed = list[str]()
+    with suppress(OSError):
+        changed = [name for name, now in digests(config).items() if stored.get(name, [now])[-1] != now]
     if changed:
         _log.warning(
-            "%s has changed since the run in %s began; another hydra.run.dir begins anew with the new code.",
+            "%s has changed since the run in %s began; rounds from here on are of the new code, all of them in another "
+            "hydra.run.dir.",
             ", ".join(changed),
             run_dir,
         )
+
+
+def _made_rounds(run_dir: Path) -> bool:
+    """Whether a run has a round to go on from."""
+    return any((run_dir / "checkpoints").glob("*"))
+
+
+def _stored(run_dir: Path) -> dict[str, list[str]]:
+    """Read the digests; none where the file is missing or damaged. Earlier versions wrote a single one of each name."""
+    try:
+        found = json.loads((run_dir / FILE).read_text())
+        return {name: [text] if isinstance(text, str) else [*text] for name, text in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
 
 
 def _files(root: str) -> list[Path]:

@@ -1,5 +1,6 @@
 """Code of one's own that a run was made by."""
 
+import json
 import logging
 
 import pytest
@@ -49,26 +50,51 @@ def test_a_folder_that_is_no_package_does_not_count(code):
 
 
 @pytest.mark.parametrize("file", ["its_method/__init__.py", "its_method/inner/more.py", "its_model.py"])
-def test_what_has_changed_since_a_run_began_is_said_once_each_start(code, tmp_path, caplog, file):
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    note_own_code(run_dir, CONFIG)
-    (run_dir / "config.yaml").touch()
-    with caplog.at_level(logging.WARNING, "fedfeat"):
-        warn_of_other_code(run_dir, CONFIG)
-        assert not caplog.messages
-        (code / file).write_text("x = 1\n")
-        note_own_code(run_dir, CONFIG)  # it goes on: what it began with stays
-        warn_of_other_code(run_dir, CONFIG)
+def test_what_has_changed_since_the_last_rounds_is_said_and_noted_behind_it(code, tmp_path, caplog, file):
     name = file.partition("/")[0].removesuffix(".py")
-    assert caplog.messages == [
-        f"{name} has changed since the run in {run_dir} began; another hydra.run.dir begins anew with the new code."
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    run_dir, first = tmp_path / "run", digests(CONFIG)
+    note_own_code(run_dir, CONFIG)
+    (run_dir / "checkpoints" / "1.json").touch()
+    with caplog.at_level(logging.WARNING, "fedfeat"):
+        for text in ("", "x = 1\n", "x = 1\n", ""):
+            (code / file).write_text(text)
+            warn_of_other_code(run_dir, CONFIG)
+            note_own_code(run_dir, CONFIG)
+    assert caplog.messages == 2 * [
+        f"{name} has changed since the run in {run_dir} began; rounds from here on are of the new code, all of them in "
+        "another hydra.run.dir."
     ]
+    (code / file).write_text("x = 1\n")
+    every = {key: [digest] for key, digest in first.items()} | {name: [first[name], digests(CONFIG)[name]]}
+    assert json.loads((run_dir / FILE).read_text()) == every
+
+
+def test_code_that_made_no_round_is_not_kept(code, tmp_path, caplog):
+    note_own_code(tmp_path, CONFIG)
+    (tmp_path / "config.yaml").touch()
+    (code / "its_model.py").write_text("x = 1\n")
+    warn_of_other_code(tmp_path, CONFIG)
+    note_own_code(tmp_path, CONFIG)
+    assert not caplog.messages
+    assert json.loads((tmp_path / FILE).read_text()) == {key: [one] for key, one in digests(CONFIG).items()}
+
+
+def test_a_digest_of_an_earlier_version_is_read(code, tmp_path, caplog):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "1.json").touch()
+    (tmp_path / FILE).write_text(json.dumps(digests(CONFIG) | {"its_model": "before"}))
+    warn_of_other_code(tmp_path, CONFIG)
+    assert [message.partition(" ")[0] for message in caplog.messages] == ["its_model"]
+    note_own_code(tmp_path, CONFIG)
+    now = {key: [one] for key, one in digests(CONFIG).items()}
+    assert json.loads((tmp_path / FILE).read_text()) == now | {"its_model": ["before", *now["its_model"]]}
 
 
 @pytest.mark.parametrize("text", [None, "", "[1]", "{"])
 def test_a_run_that_says_nothing_of_it_is_left_alone(code, tmp_path, caplog, text):
-    (tmp_path / "config.yaml").touch()  # of a run that has begun before
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "1.json").touch()
     if text is not None:
         (tmp_path / FILE).write_text(text)
     note_own_code(tmp_path, CONFIG)
