@@ -5,6 +5,7 @@ Torch and Lightning take seconds to import, so nothing here imports them before 
 
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -27,8 +28,10 @@ from fedfeat.config.search_path import typed_run_dir
 from fedfeat.errors import ConfigError, UserError
 
 _log = logging.getLogger("fedfeat")
-_INTERRUPTED = 130
-"""Exit status of what Ctrl-C (SIGINT, 2) has ended, 128 + 2 as in shells."""
+_INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of what Ctrl-C has ended, as in shells."""
+_ONLY_PRINT = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version"}
+"""Flags with which nothing is run."""
 # Here and not in `main`, for a job on a cluster begins with `_main`.
 # The plugin has options of the same names, which Hydra takes as types of ours and calls that deprecated.
 warnings.filterwarnings("ignore", r"\s*'hydra/launcher/submitit_\w+' is validated against", UserWarning)
@@ -96,6 +99,10 @@ def _one_sentence(run_dir: Path | None = None) -> Iterator[None]:
         print(f"Interrupted; the same command{place} goes on from here.", file=sys.stderr)
         sys.exit(_INTERRUPTED)
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _ONLY_PRINT & {*sys.argv}:
+            # Whoever reads, as `head` does, has seen enough; at its end Python would write once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(128 + signal.SIGPIPE)
         if shows_trace(sys.argv[1:]):
             raise
         print(f"fedfeat: {explain(error)}", file=sys.stderr)

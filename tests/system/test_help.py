@@ -1,6 +1,10 @@
 """What every console command says of itself."""
 
 import importlib
+import os
+import signal
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -42,3 +46,17 @@ def test_an_unknown_option_is_refused_in_one_sentence(said, capsys):
     line = capsys.readouterr().err
     assert line.startswith(f"{command}: ")
     assert line.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_of_the_help_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedfeat", "--help"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

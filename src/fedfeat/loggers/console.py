@@ -63,6 +63,8 @@ class ConsoleLogger(RoundLogger):
         self._latest.update(record.metrics)
         if record.round_idx > 0:
             self._num_logged += 1
+        else:  # What other loggers took to start is of no round.
+            self._started = time.perf_counter()
         parts = self._describe()
         if self._bar is not None:
             with suppress(OSError):  # a terminal that is gone ends no run

@@ -32,6 +32,15 @@ def test_console_without_terminal_prints_a_line_per_evaluated_round(tmp_path):
     assert not any("round 1/4" in line for line in lines)
 
 
+def test_what_other_loggers_take_to_start_is_of_no_round(tmp_path, monkeypatch):
+    clock = iter([0.0, 10.0, 12.0, 15.0])
+    monkeypatch.setattr("fedfeat.loggers.console.time.perf_counter", lambda: next(clock))
+    out = console(False)
+    write(ConsoleLogger(out), tmp_path, [record(0), record(1), record(2)])
+    lines = out.file.getvalue().splitlines()
+    assert [line.rpartition("  ")[2] for line in lines[1:3]] == ["2 s/round", "2.5 s/round"]
+
+
 def test_console_with_terminal_moves_a_bar(tmp_path):
     out = console(True)
     logger = ConsoleLogger(out)
