@@ -125,6 +125,7 @@ def test_an_arm_of_a_sweep_and_what_is_none(cli, tmp_path):
     assert outcome.stderr.splitlines()[-1].startswith(
         "fedfeat: arm must be none beside algorithm=fedprox, but it is '"
     )
+    assert len([*(tmp_path / "logs" / "sweeps" / "fed2" / "fig5_norm").iterdir()]) == len(runs) + 1
 
 
 def test_an_arm_takes_the_place_of_an_axis_of_algorithms(cli, tmp_path):

@@ -62,11 +62,16 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
     try:
         config = checked(cfg)
     except UserError:
-        with suppress(OSError):  # it is missing, or holds something
-            run_dir.rmdir()
+        remove_empty(run_dir)
         raise
     with _spoken(config):
         return _performed(cfg, config, run_dir)
+
+
+def remove_empty(run_dir: Path) -> None:
+    """Remove the directory that Hydra has made for a refused run, unless something is in it."""
+    with suppress(OSError):  # it is missing, or holds something
+        run_dir.rmdir()
 
 
 def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[str, Any]:
