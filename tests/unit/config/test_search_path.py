@@ -51,7 +51,6 @@ def installed(package, monkeypatch):
         ["--config-dir={}"],
         ["-cd", "{}"],
         ["hydra.searchpath=[file://{}]"],
-        ["hydra.searchpath=[pkg://nowhere.conf,file://{}]"],
     ],
 )
 def test_folders_that_the_words_name(words, folder):
@@ -69,6 +68,7 @@ def test_folders_that_the_words_name(words, folder):
 def test_packages_that_the_words_name(package):
     assert options("study", [f"hydra.searchpath=[pkg://{package}]"]) == ["short"]
     assert options("study", ["hydra.searchpath=[pkg://of_hers/conf]"]) == ["short"]
+    assert options("study", ["hydra.searchpath=[pkg://nowhere.conf,pkg://of_hers/conf]"]) == ["short"]
 
 
 @pytest.mark.parametrize(
