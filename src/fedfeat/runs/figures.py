@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.errors import ConfigError
@@ -38,6 +39,8 @@ AXIS_LABELS = {
 # Units of axes that count, as prefixes of bytes and as words; rounds and seconds are written out.
 PREFIXES = ((1e12, "T", "trillions"), (1e9, "G", "billions"), (1e6, "M", "millions"), (1e3, "k", "thousands"))
 _COUNTS = ("bytes", "examples", "flops")
+_HIGH = 44
+"""Signs of a line along a vertical axis, of which a longer one would be cut."""
 MAIN_METRIC = "global/acc,personal/acc_mean"
 """What a method is judged by: its server's model, or without one (clients alone) the clients' own."""
 
@@ -122,7 +125,8 @@ def name_values(axes: Axes, metric: Metric, drawn: Iterable[str | None], has_spr
     names = [name for name in metric.quantities if name in set(drawn)]
     labels = [AXIS_LABELS.get(name, name).replace("({}B)", "(B)").replace(" ({})", "") for name in names]
     name = metric.name if metric.has_own_name else "\nor ".join(labels)
-    axes.set(ylabel=name + (" (mean ± std)" if has_spread else ""))
+    text = name + (" (mean ± std)" if has_spread else "")
+    axes.set(ylabel="\n".join(line for part in text.splitlines() for line in wrap(part, _HIGH)))
     if any(name.endswith(_COUNTS) for name in names):
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 

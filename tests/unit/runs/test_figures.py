@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fedfeat.errors import ConfigError
 from fedfeat.runs.figures import (
@@ -120,13 +121,24 @@ def test_a_method_without_the_first_metric_is_drawn_by_the_next_and_says_so():
 
 
 def test_a_long_label_is_not_cut():
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = convergence({"structure.groups=10, " * 7: [columns([0.1])]})
     FigureCanvasAgg(figure).draw()
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.width
+
+
+def test_a_long_name_of_a_vertical_axis_is_not_cut():
+    runs = [columns([0.1, 0.5]), columns([0.2, 0.6])]
+    for run in runs:
+        run["local_pre_agg/acc_mean"] = run["global/acc"]
+    figure = convergence({"a": runs}, "round", "local_pre_agg/acc_mean")
+    FigureCanvasAgg(figure).draw()
+    label = figure.axes[0].yaxis.label.get_window_extent()
+    assert figure.axes[0].get_ylabel() == "local models after their fits, accuracy\n(mean ± std)"
+    assert label.y0 >= 0
+    assert label.y1 <= figure.bbox.height
 
 
 def test_a_second_metric_has_an_axis_of_its_own():
