@@ -121,7 +121,6 @@ def test_a_method_without_the_first_metric_is_drawn_by_the_next_and_says_so():
 
 
 def test_a_long_label_is_not_cut():
-
     figure = convergence({"structure.groups=10, " * 7: [columns([0.1])]})
     FigureCanvasAgg(figure).draw()
     box = figure.legends[0].get_window_extent()
