@@ -32,13 +32,15 @@ def digests(config: Mapping[str, Any]) -> dict[str, str]:
 def note_own_code(run_dir: Path, config: Mapping[str, Any]) -> None:
     """Write the digests of the code that a run begins or goes on with, where there are any and the files can be read.
 
-    Of each name they are in the order in which they made rounds, each once; what has made none is not kept.
+    Of each name the newest is the last, each is named once, and what has made no round is not kept.
     """
     made = _made_rounds(run_dir)
     stored = _stored(run_dir) if made else {}
     with suppress(OSError):
-        found = {name: [*stored.get(name, ()), digest] for name, digest in digests(config).items()}
-        kept = {name: list(dict.fromkeys(every)) for name, every in found.items()}
+        kept = {
+            name: [*(one for one in stored.get(name, ()) if one != now), now]
+            for name, now in digests(config).items()
+        }
         if kept and kept != stored and (stored or not made):
             atomic_write_text(run_dir / FILE, json.dumps(kept, indent=2) + "\n")
 

@@ -66,7 +66,7 @@ def test_what_has_changed_since_the_last_rounds_is_said_and_noted_behind_it(code
         "another hydra.run.dir."
     ]
     (code / file).write_text("x = 1\n")
-    every = {key: [digest] for key, digest in first.items()} | {name: [first[name], digests(CONFIG)[name]]}
+    every = {key: [digest] for key, digest in first.items()} | {name: [digests(CONFIG)[name], first[name]]}
     assert json.loads((run_dir / FILE).read_text()) == every
 
 
