@@ -72,7 +72,7 @@ def test_the_loss_of_equal_logits_is_the_logarithm_of_the_number_of_classes():
 
 def test_the_mean_loss_of_a_turn_weighs_batches_by_their_examples(monkeypatch):
     module = client()
-    losses = iter([torch.tensor(1.0), torch.tensor(4.0)])
+    losses = iter([torch.tensor(1.0, requires_grad=True), torch.tensor(4.0, requires_grad=True)])
     monkeypatch.setattr(module, "loss", lambda batch: next(losses))
     module.ready(turn_of())
     module.training_step((torch.zeros(3, 4), torch.zeros(3)), 0)

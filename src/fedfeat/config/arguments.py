@@ -9,7 +9,7 @@ from typing import Any
 
 from fedfeat.config.annotations import Parameters, classes_taken, condition, makes_object, parameters, record
 from fedfeat.config.explain import as_user_error, told
-from fedfeat.config.hints import unknown_key
+from fedfeat.config.hints import preset_of, unknown_key
 from fedfeat.config.imports import imported
 from fedfeat.config.origin import root_cause
 from fedfeat.config.rule_table import BESIDE
@@ -48,7 +48,8 @@ def _check_arguments(taken: Parameters, given: Mapping[str, Any], prefix: str) -
             if taken.takes_more:
                 continue
             beside = (name.removeprefix(prefix) for name in BESIDE if name.startswith(prefix or " "))
-            raise unknown_key(f"{prefix}{key}", [*taken.types, *beside])
+            name = f"{prefix}{key}"
+            raise unknown_key(name, [*taken.types, *beside], whose=preset_of(name))
         declared = taken.types[key]
         wanted = condition(declared)
         if wanted is not None and not wanted.holds(value):

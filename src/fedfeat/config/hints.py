@@ -16,7 +16,11 @@ _SHOWN = 6
 
 
 def unknown_key(
-    key: str, known: Iterable[str], target: str | None = None, section: DictConfig | None = None
+    key: str,
+    known: Iterable[str],
+    target: str | None = None,
+    section: DictConfig | None = None,
+    whose: str = "",
 ) -> ConfigError:
     """Build the refusal of a key that is not known where it stands.
 
@@ -25,12 +29,13 @@ def unknown_key(
         known: The names that are known there.
         target: What is made of the section that it stands in, and may take arguments that it does not list.
         section: The section itself, in which the key may stand further below.
+        whose: What is said beside the options that have the key, as `preset_of` gives it.
     """
     if found := _owners(key, folders(())):
         group, owners = found
         options = _listed(f"{group}={one}" for one in owners)
         shown = options if len(owners) <= _SHOWN else f"{len(owners)} options of {group}"
-        return ConfigError.unknown(key, known, f"it is a key of {shown}{_preset_of(key)}")
+        return ConfigError.unknown(key, known, f"it is a key of {shown}{whose}")
     above, dot, name = key.rpartition(".")
     if section is not None and (places := list(_places(OmegaConf.to_container(section), name, above + dot))):
         return ConfigError.unknown(key, known, f"there is {_listed(places)}")
@@ -41,8 +46,12 @@ def unknown_key(
     return ConfigError.unknown(key, known, f"further arguments of {target} are given as +{key}=<value>")
 
 
-def _preset_of(key: str) -> str:
-    """Give the end of a sentence about a key that is not on the command line: which preset sets it, and the cure."""
+def preset_of(key: str) -> str:
+    """Give the end of a sentence about a key of the run's composed configuration that is not on its command line.
+
+    It says which preset sets the key, and the cure. While a configuration is being composed, nothing is known of it:
+    `HydraConfig` is unset, or that of an earlier one.
+    """
     if not HydraConfig.initialized():
         return ""
     job = HydraConfig.get()

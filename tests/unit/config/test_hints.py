@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException
 
 import fedfeat
@@ -64,6 +65,15 @@ def test_a_key_that_a_preset_sets_is_not_the_user_s(tmp_path, monkeypatch):
         fedfeat.build(words)
     with pytest.raises(ConfigError, match=r"^partition\.classes_per_client .*; it is a key of [^;]*\.$"):
         fedfeat.build([*words, "partition.classes_per_client=3"])
+
+
+def test_the_preset_of_an_earlier_configuration_is_not_taken_for_that_of_one_which_cannot_be_composed(
+    monkeypatch,
+):
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", composed(["experiment=digits_10x3"]))
+    with pytest.raises(ConfigCompositionException) as caught:
+        composed(["partition.alpha=0.3"])
+    assert "digits_10x3" not in explain(caught.value)
 
 
 @pytest.mark.parametrize(
