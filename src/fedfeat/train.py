@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from fedfeat.commands.running import perform, remove_empty
+from fedfeat.commands.running import nothing_left, perform
 from fedfeat.commands.slow_imports import collector_off
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trace, with_trace
 from fedfeat.config.command_line import check_options, options_first
@@ -55,13 +55,10 @@ def _main(cfg: DictConfig) -> float | None:
     # Inside Hydra's job too: it would print a line of its own for an error that passes through it.
     place = Path(job.runtime.output_dir)
     with _of_sweep(" ".join(job.overrides.task)) if job.mode is RunMode.MULTIRUN else _one_sentence(place):
-        try:
+        with nothing_left(place):
             # As they were given: an interpolation in them may lead nowhere.
             check_arm(OmegaConf.to_container(job.overrides.task, resolve=False))  # type: ignore[arg-type]
             _check_launcher(job)
-        except ConfigError:
-            remove_empty(place)
-            raise
         return run(cfg, place)
 
 

@@ -96,10 +96,9 @@ class Worker(ModulesOfClients):
         """Give the error of a turn of which something that is not finite comes; None where all of it is."""
         if is_finite((found.payload, getattr(found, "kept", None))):
             return None
-        its = f"its {type(found).__name__.lower()}"
-        return self.failure(
-            task, f"{its if is_finite(task.payload) else 'what the server has sent'} {DIVERGED}"
-        )
+        own = f"its {type(found).__name__.lower()}"
+        named = own if is_finite(task.payload) else "what the server has sent"
+        return self.failure(task, f"{named} {DIVERGED}")
 
     def _fit(self, task: Task) -> Update:
         module = self.module_of(task.client_id, task.round_idx)

@@ -123,21 +123,23 @@ def _work(queue: Queue, at_once: int, console: Console) -> bool:
     for asked in (signal.SIGINT, signal.SIGTERM):
         signal.signal(asked, stop)
     interrupted, shown, running = True, set[Cell](), dict[Cell, Process]()
-    with Live(console=console, refresh_per_second=1) as live:
+    live = Live(console=console, refresh_per_second=1)
+
+    def show(cells: Sequence[Cell]) -> None:
+        # Without a terminal a table that is updated would be written but once, and without an end of its line.
+        (live.update if console.is_terminal else console.print)(overview(queue, cells, at_once))
+
+    with live:
         with suppress(KeyboardInterrupt), closing(queue.work(at_once)) as course:
             for running in course:
-                if console.is_terminal:
-                    live.update(overview(queue, [*running], at_once))
-                elif running and shown != {*running}:
+                if console.is_terminal or (running and shown != {*running}):
                     shown = {*running}
-                    console.print(overview(queue, [*running], at_once))
+                    show([*running])
                 if time.time() >= queue.until:
                     console.print(f"The hours are over: {left}.")
                     break
             interrupted = False
-        live.update(overview(queue, [*running] if jobs else [], at_once))
-    if not console.is_terminal:
-        console.line()  # Which Rich writes after the last table only to a terminal.
+        show([*running] if jobs else [])
     return interrupted
 
 

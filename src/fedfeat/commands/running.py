@@ -59,19 +59,21 @@ def perform(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
     Raises:
         UserError: The configuration, the data or the directory are refused, or a client has failed.
     """
-    try:
+    with nothing_left(run_dir):
         config = checked(cfg)
-    except UserError:
-        remove_empty(run_dir)
-        raise
     with _spoken(config):
         return _performed(cfg, config, run_dir)
 
 
-def remove_empty(run_dir: Path) -> None:
-    """Remove the directory that Hydra has made for a refused run, unless something is in it."""
-    with suppress(OSError):  # it is missing, or holds something
-        run_dir.rmdir()
+@contextmanager
+def nothing_left(run_dir: Path) -> Iterator[None]:
+    """Remove the directory that Hydra has made for a run that is refused, unless something is in it."""
+    try:
+        yield
+    except UserError:
+        with suppress(OSError):  # it is missing, or holds something
+            run_dir.rmdir()
+        raise
 
 
 def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[str, Any]:

@@ -128,10 +128,14 @@ def _named(words: Sequence[str]) -> Iterator[Traversable | None]:
         name, given, value = word.partition("=")
         if name in ("--config-dir", "-cd", "--config-path", "-cp"):
             yield _folder(value if given else following)
+    yield from map(_folder, _searchpath(words))
+
+
+def _searchpath(words: Sequence[str]) -> Iterator[str]:
+    """Go through the places of ``hydra.searchpath``, as they are written."""
     for override in overrides(words):
-        paths = override.value() if override.key_or_group == "hydra.searchpath" else ()
-        for path in paths if isinstance(paths, list) else ():
-            yield _folder(str(path))
+        if override.key_or_group == "hydra.searchpath" and isinstance(paths := override.value(), list):
+            yield from map(str, paths)
 
 
 def check_searchpath(words: Sequence[str]) -> None:
@@ -140,14 +144,12 @@ def check_searchpath(words: Sequence[str]) -> None:
     Raises:
         ConfigError: Names the first.
     """
-    for override in overrides(words):
-        paths = override.value() if override.key_or_group == "hydra.searchpath" else ()
-        for path in map(str, paths if isinstance(paths, list) else ()):
-            scheme, found = path.rpartition("://")[0], _folder(path)
-            is_there = found is not None and found.is_dir()
-            if scheme in ("", "file", "pkg") and "${" not in path and not is_there:
-                rule = "name folders (file://...) and packages (pkg://...) that are there"
-                raise ConfigError.rule("hydra.searchpath", rule, path)
+    for path in _searchpath(words):
+        scheme, found = path.rpartition("://")[0], _folder(path)
+        is_there = found is not None and found.is_dir()
+        if scheme in ("", "file", "pkg") and "${" not in path and not is_there:
+            rule = "name folders (file://...) and packages (pkg://...) that are there"
+            raise ConfigError.rule("hydra.searchpath", rule, path)
 
 
 def _folder(path: str) -> Traversable | None:

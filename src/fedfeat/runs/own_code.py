@@ -36,21 +36,26 @@ def note_own_code(run_dir: Path, config: Mapping[str, Any]) -> None:
     """
     made = _made_rounds(run_dir)
     stored = _stored(run_dir) if made else {}
+    if made and not stored:
+        return
     with suppress(OSError):
         kept = {
             name: [*(one for one in stored.get(name, ()) if one != now), now]
             for name, now in digests(config).items()
         }
-        if kept and kept != stored and (stored or not made):
+        if kept and kept != stored:
             atomic_write_text(run_dir / FILE, json.dumps(kept, indent=2) + "\n")
 
 
 def warn_of_other_code(run_dir: Path, config: Mapping[str, Any]) -> None:
     """Say what has changed since the last rounds of a directory's run."""
     stored = _stored(run_dir) if _made_rounds(run_dir) else {}
-    changed = list[str]()
-    with suppress(OSError):
+    if not stored:
+        return
+    try:
         changed = [name for name, now in digests(config).items() if stored.get(name, [now])[-1] != now]
+    except OSError:
+        return
     if changed:
         _log.warning(
             "%s has changed since the run in %s began; rounds from here on are of the new code, all of them in another "
@@ -62,7 +67,7 @@ def warn_of_other_code(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 def _made_rounds(run_dir: Path) -> bool:
     """Whether a run has a round to go on from."""
-    return any((run_dir / "checkpoints").glob("*"))
+    return any((run_dir / "checkpoints").glob("*.json"))
 
 
 def _stored(run_dir: Path) -> dict[str, list[str]]:
