@@ -18,6 +18,8 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fedfeat.errors import ConfigError
 
+_log = logging.getLogger("fedfeat")
+
 # The fields on which it depends whether a Trainer can be built on a machine; of the rest, those that are given.
 _MACHINE = ("accelerator", "devices", "strategy", "precision")
 
@@ -180,6 +182,13 @@ class LocalTrainer:
             trainer.accelerator.setup = lambda trainer: None  # type: ignore[method-assign]
             trainer.accelerator.teardown = lambda: None  # type: ignore[method-assign]
         return trainer
+
+    def warn_if_emulated(self, device: torch.device) -> None:
+        """Say so where a processor has no arithmetic for bfloat16, which PyTorch then does number by number."""
+        half = torch.bfloat16 in (self.dtype, _MIXED.get(self.precision))
+        if half and device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            told = "trainer.precision=%s is emulated by this processor: some ten times slower than 32-true."
+            _log.warning(told, self.precision)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -83,6 +83,7 @@ def build_experiment(
     setting = plan.setting(config["algorithm"]["name"], worker.settings.keep_optimizer, data)
     check_method(worker, server, setting)
     executor.settle(run_dir, plan.course(data))
+    trainer.warn_if_emulated(data.device)
     _log.info("%s: %s", config["name"], describe(module.policies))
     with ExitStack() as undone:
         undone.callback(executor.close)

@@ -204,3 +204,18 @@ def test_fits_leave_the_memory_of_a_gpu_alone(monkeypatch):
     trained = fit(worker(), 0)
     assert found == []
     assert trained.payload.params
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_half_precision_that_the_processor_only_emulates_is_named(monkeypatch, caplog, precision):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    LocalTrainer(precision="32-true").warn_if_emulated(torch.device("cpu"))
+    LocalTrainer(precision=precision).warn_if_emulated(torch.device("cuda"))
+    assert not caplog.messages
+    LocalTrainer(precision=precision).warn_if_emulated(torch.device("cpu"))
+    assert caplog.messages == [
+        f"trainer.precision={precision} is emulated by this processor: some ten times slower than 32-true."
+    ]
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    LocalTrainer(precision=precision).warn_if_emulated(torch.device("cpu"))
+    assert len(caplog.messages) == 1
