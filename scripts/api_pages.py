@@ -1,18 +1,16 @@
-"""The pages of docs/api: signatures and docstrings of what authors of methods, networks and notebooks call.
+"""Make the pages of docs/api again: signatures and docstrings of what authors of methods, networks and notebooks call.
 
-    uv run python scripts/api_pages.py            # writes them again; make docs does, and builds the site
-    uv run python scripts/api_pages.py --check    # 1 where a page would change; writes nothing
-
-Read from the source by griffe, so nothing is imported. Names with an underscore in front are left out.
+`make docs` does so, and builds the site; with ``--check`` it ends with 1 where a page would change. They are read
+from the source by griffe, so nothing is imported. Names with an underscore in front are left out.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from griffe import Alias, Class, Docstring, DocstringSectionKind, Function, Module, Object, load
 
+from fedfeat.config.command_line import Parser
 from fedfeat.files import atomic_write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,11 +136,9 @@ def _docstring(docstring: Docstring | None) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("api_pages.py", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, and name what would change")
-    options = parser.parse_args(argv)
+    options = parser.read(argv)
     changed = False
     for name, text in pages(ROOT / "src").items():
         path = ROOT / name

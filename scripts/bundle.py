@@ -1,9 +1,11 @@
-"""Take fedfeat to machines without a network: code, wheels, data sets and a run in files of a chosen size.
+"""Take fedfeat to machines without a network, in files of a chosen size.
 
-    python bundle.py have > have.json                       # there: what that machine has
-    python scripts/bundle.py pack --out BUNDLE --have have.json --data cifar10 --run logs/runs/RUN    # here
-    python BUNDLE/bundle.py unpack FOLDER                   # there
-    python FOLDER/bundle.py run FOLDER [overrides]          # there, as often as wanted
+A bundle holds code, wheels, data sets and, with ``--run``, a run.
+
+    python bundle.py have > have.json               # there: what it has
+    python scripts/bundle.py pack --out BUNDLE --have have.json --data cifar10
+    python BUNDLE/bundle.py unpack FOLDER           # there
+    python FOLDER/bundle.py run FOLDER [overrides]  # there, as often as wanted
 
 All but ``pack`` needs Python's standard library alone. See docs/air-gapped.md.
 """

@@ -1,9 +1,11 @@
 """Fed2, FedAvg and FedProx between the two bounds on real digits, 10 clients with 3 classes each: `make demo`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import fedfeat
 from fedfeat.commands import report
+from fedfeat.config.command_line import Parser
 from fedfeat.config.search_path import override_of
 
 ROOT = Path(__file__).parents[1]
@@ -21,8 +23,9 @@ SETTINGS = (
 ALGORITHMS = ("fed2", "fedavg", "fedprox", "local", "centralized")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the methods (finished runs are skipped), then put them on one page."""
+    Parser("demo.py", __doc__).read(arguments)
     for number, algorithm in enumerate(ALGORITHMS, 1):
         print(f"{number} of {len(ALGORITHMS)}: algorithm={algorithm}", flush=True)
         places = (override_of("paths.root", str(ROOT)), override_of("hydra.run.dir", str(RUNS / algorithm)))

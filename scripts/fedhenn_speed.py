@@ -28,6 +28,7 @@ from timing import (
     Key,
     Setting,
     Step,
+    add_several,
     copy_to,
     measure,
     milliseconds,
@@ -227,8 +228,8 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=[], metavar="NETWORK", help=f"of {', '.join(CASES)}")
     parser.add_argument("--rad", type=int, default=5000, help="shared inputs of a round (%(default)s)")
     parser.add_argument("--only", default="", help="arms with this in their names")
-    parser.add_argument("--layouts", nargs="+", default=["contiguous"], choices=LAYOUTS)
-    parser.add_argument("--precisions", nargs="+", default=["fp32"], choices=PRECISIONS)
+    add_several(parser, "--layouts", LAYOUTS, ["contiguous"])
+    add_several(parser, "--precisions", PRECISIONS, ["fp32"])
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of this process alone")
     options = read_options(parser)

@@ -24,6 +24,7 @@ from timing import (
     Key,
     Setting,
     Step,
+    add_several,
     measure,
     milliseconds,
     ratio,
@@ -169,8 +170,8 @@ def main() -> None:
     """Print the bytes, the steps and the fits."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("networks", nargs="*", default=[], metavar="NETWORK", help=f"of {', '.join(CASES)}")
-    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=LAYOUTS)
-    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
+    add_several(parser, "--layouts", LAYOUTS, LAYOUTS)
+    add_several(parser, "--precisions", PRECISIONS, PRECISIONS)
     parser.add_argument("--examples", type=int, default=320, help="of the client that fits (%(default)s)")
     parser.add_argument("--reps", type=int, default=9, help="of a step (%(default)s)")
     parser.add_argument("--fit-reps", type=int, default=3, help="of a fit; 0: none (%(default)s)")

@@ -22,6 +22,7 @@ from timing import (
     Key,
     Setting,
     Step,
+    add_several,
     copy_to,
     measure,
     milliseconds,
@@ -139,9 +140,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", nargs="*", default=[], metavar="NETWORK", help=f"of {', '.join(CASES)}")
     parser.add_argument("--layers", action="store_true", help="time every layer alone")
-    parser.add_argument("--boundaries", nargs="+", default=["slice", "dense"], choices=["slice", "dense"])
-    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=LAYOUTS)
-    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
+    add_several(parser, "--boundaries", ["slice", "dense"], ["slice", "dense"])
+    add_several(parser, "--layouts", LAYOUTS, LAYOUTS)
+    add_several(parser, "--precisions", PRECISIONS, PRECISIONS)
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--reps", type=int, default=5)
     options = read_options(parser)

@@ -191,7 +191,9 @@ def main() -> None:
     """Print the tables asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="?", default="stateless", choices=CASES)
-    parser.add_argument("--arms", nargs="+", default=list(ARMS)[:2], choices=ARMS)
+    parser.add_argument(
+        "--arms", nargs="+", default=list(ARMS)[:2], metavar="ARM", choices=ARMS, help="of %(choices)s"
+    )
     parser.add_argument(
         "--clients", nargs="+", type=int, help="personal: 100 1000 10000, networks: 500, kernels: 50 500"
     )

@@ -1,4 +1,4 @@
-"""Run the notebooks from a fresh start and store what they show in them: ``python scripts/notebooks.py [NAME ...]``.
+"""Run notebooks from a fresh start and store what they show in them.
 
 A notebook runs in a folder of its own, so that no run of yesterday is shown as one of today. What is stored holds no
 times and no paths of this machine (tests/test_notebooks.py).
@@ -15,6 +15,9 @@ from unittest.mock import patch
 import nbformat
 from nbclient import NotebookClient
 from PIL import Image
+
+from fedfeat.config.command_line import Parser
+from fedfeat.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -61,8 +64,13 @@ def modest(png: bytes) -> bytes:
 
 def main() -> None:
     """Run those named, or all."""
-    names = sys.argv[1:] or sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
-    for name in names:
+    names = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+    parser = Parser("notebooks.py", __doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (all)")
+    asked = parser.read(None).names
+    for unknown in sorted({*asked} - {*names}):
+        parser.error(str(ConfigError.rule("NAME", f"be one of {', '.join(names)}", unknown, names)))
+    for name in asked or names:
         path = NOTEBOOKS / f"{name}.ipynb"
         with tempfile.TemporaryDirectory() as folder:
             notebook = execute(path, Path(folder))

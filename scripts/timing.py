@@ -4,7 +4,7 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +55,15 @@ class Setting:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def add_several(
+    parser: argparse.ArgumentParser, option: str, known: Collection[str], default: Collection[str]
+) -> None:
+    """Add an option that takes one or several of the names that are known."""
+    parser.add_argument(
+        option, nargs="+", default=[*default], metavar="NAME", choices=known, help="of %(choices)s"
+    )
 
 
 def read_options(parser: argparse.ArgumentParser) -> argparse.Namespace:

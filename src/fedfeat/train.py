@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from fedfeat.commands.running import nothing_left, perform
 from fedfeat.commands.slow_imports import collector_off
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, shows_trace, with_trace
-from fedfeat.config.command_line import check_options, options_first
+from fedfeat.config.command_line import check_options, options_first, wrapped_help
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import objective_of
 from fedfeat.config.search_path import typed_run_dir
@@ -46,7 +46,8 @@ def main() -> None:
     with _one_sentence(), collector_off():
         check_options(sys.argv[1:])
         check_choices(sys.argv[1:])
-        _main()
+        with wrapped_help(sys.argv[1:]):
+            _main()
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")

@@ -1,5 +1,6 @@
 """What every console command says of itself."""
 
+import contextlib
 import importlib
 import os
 import signal
@@ -46,6 +47,22 @@ def test_an_unknown_option_is_refused_in_one_sentence(said, capsys):
     line = capsys.readouterr().err
     assert line.startswith(f"{command}: ")
     assert line.count("\n") == 1
+
+
+def test_the_long_lists_of_hydras_help_are_broken_between_words_on_a_terminal():
+    main, end = os.openpty()
+    command = [sys.executable, "-m", "fedfeat", "--help"]
+    with subprocess.Popen(command, stdout=end, env={**os.environ, "COLUMNS": "80"}) as process:
+        os.close(end)
+        said = b""
+        with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+            while part := os.read(main, 1 << 16):
+                said += part
+    os.close(main)
+    lines = said.decode().splitlines()
+    assert process.returncode == 0
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("  ") and "fedavgm," in line for line in lines)
 
 
 def test_a_reader_that_has_seen_enough_of_the_help_is_no_error():

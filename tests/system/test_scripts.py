@@ -65,6 +65,26 @@ def test_nothing_private_is_reached_for(name, text):
             assert not any(alias.name.startswith("_") for alias in node.names), ast.unparse(node)
 
 
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        path.stem
+        for path in SCRIPTS.glob("*.py")
+        if "__main__" in path.read_text(encoding="utf-8")
+        and path.stem != "bench_runner"  # that of benchmark.py
+    ),
+)
+def test_help_runs_nothing_and_fits_a_terminal(script, name, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        script(name).main()
+    said = capsys.readouterr().out
+    assert not stopped.value.code
+    assert said.startswith(f"usage: {name}")
+    assert max(map(len, said.splitlines())) <= 80
+
+
 def test_the_demo_runs_its_methods_and_reports(script, tmp_path, monkeypatch):
     demo = script("demo")
     for name, value in {
@@ -78,7 +98,7 @@ def test_the_demo_runs_its_methods_and_reports(script, tmp_path, monkeypatch):
         "ALGORITHMS": ("fedavg", "centralized"),
     }.items():
         monkeypatch.setattr(demo, name, value)
-    demo.main()
+    demo.main([])
     assert {path.parent.name for path in (tmp_path / "runs").glob("*/summary.json")} == {
         "fedavg",
         "centralized",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
 import re
-from collections.abc import Callable, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from itertools import pairwise
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser
@@ -25,6 +30,27 @@ _SAID = (
     (r"argument (\S+): expected (.*)", r"\1 must have \2, but it has not."),
     (r"the following arguments are required: (.*)", r"\1 must be given, but nothing is."),
 )
+
+
+@contextmanager
+def wrapped_help(words: Sequence[str]) -> Iterator[None]:
+    """Break long lines of Hydra's help between words, which a terminal does wherever its width ends."""
+    if not {"--help", "-h"} & {*words} or not sys.stdout.isatty():
+        yield
+        return
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said):
+            yield
+    finally:
+        breaks = TextWrapper(
+            shutil.get_terminal_size().columns,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in said.getvalue().splitlines():
+            print(line if len(line) <= breaks.width else breaks.fill(line))
 
 
 class Parser(argparse.ArgumentParser):

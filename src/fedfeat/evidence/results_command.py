@@ -1,17 +1,17 @@
-"""The command of ``make results``: every table, figure and verdict of the pages, from the runs that are kept.
+"""Make every table, figure and verdict of the pages again, from the runs that are kept.
 
-uv run python scripts/results.py            # writes the pages and docs/figures again
-uv run python scripts/results.py --check    # 1 where a page would change; writes nothing
+The command of ``make results``. It writes pages and docs/figures; with ``--check`` it ends with 1 where one
+would change.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedfeat.config.command_line import Parser
 from fedfeat.errors import UserError
 from fedfeat.evidence import bench
 from fedfeat.evidence.archive import Archive
@@ -47,12 +47,10 @@ def made(root: Path, figures: Path) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; ends with 1 where ``--check`` finds a change, and with 2 and one sentence for a refusal."""
-    parser = argparse.ArgumentParser(
-        prog="results.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("results.py", __doc__)
     parser.add_argument("--root", type=Path, default=Path(), help="the checkout (.)")
     parser.add_argument("--check", action="store_true", help="write nothing, and name what would change")
-    options = parser.parse_args(argv)
+    options = parser.read(argv)
     try:
         with tempfile.TemporaryDirectory() as folder:
             texts = made(options.root, Path(folder))
