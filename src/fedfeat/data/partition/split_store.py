@@ -71,7 +71,7 @@ def load_or_make(
     if found is not None:
         return found
     if folder.exists():
-        _log.warning("The split %s must match its digest, but it has been altered: it is made again.", folder)
+        _log.warning("The split %s must be whole and readable, but it is not: it is made again.", folder)
     columns = dataset.train.columns, dataset.test.columns
     split = scheme.split(train, test, dataset.num_classes, num_clients, seed, *columns)
     # Training examples come first also in the counting of merged splits.

@@ -136,7 +136,7 @@ def test_a_well_formed_split_that_was_altered_is_made_again(tmp_path, caplog):
     indices[[0, -1]] = indices[[-1, 0]]
     np.savez(stored, **arrays)
     assert same(first, make(tmp_path))
-    assert "must match its digest, but it has been altered" in caplog.text
+    assert "must be whole and readable, but it is not" in caplog.text
 
 
 def test_a_split_that_does_not_fit_is_refused(tmp_path):
