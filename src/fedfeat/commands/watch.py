@@ -58,7 +58,7 @@ def _drawn(
 ) -> Group:
     from fedfeat.evidence.watching import watched
 
-    return draw([run for folder in folders for run in watched(folder, finished=finished)], height)
+    return draw(watched(*folders, finished=finished), height)
 
 
 def draw(runs: Sequence[Watched], height: int | None = None) -> Group:

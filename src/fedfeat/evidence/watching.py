@@ -34,7 +34,7 @@ class Watched(NamedTuple):
     """A run.
 
     Attributes:
-        name: Its folder below the one that is watched.
+        name: Its folder below the one that is watched, or below what all watched ones have in common.
         state: One of `STATES`.
         standing: How far it is; None before its first evaluation.
         accuracy: What it is judged by, at its last evaluation; None where there is none.
@@ -53,18 +53,21 @@ class Watched(NamedTuple):
 
 
 def watched(
-    folder: Path, now: float | None = None, finished: dict[Path, Watched] | None = None
+    *folders: Path, now: float | None = None, finished: dict[Path, Watched] | None = None
 ) -> list[Watched]:
-    """Read all runs below a folder, in the order of `STATES`, then of names.
+    """Read all runs below some folders, in the order of `STATES`, then of names.
 
     Args:
-        folder: The folder.
+        folders: The folders.
         now: Seconds since the epoch; None asks the clock.
         finished: Those that are known to have finished, which stay so and are not read again; it is added to.
     """
     now = time.time() if now is None else now
     known = {} if finished is None else finished
-    found = {place: known.get(place) or _read(folder, place, now) for place in run_folders(folder)}
+    whole = [folder.absolute() for folder in folders]
+    above = Path(os.path.commonpath(whole))
+    places = (place for folder in whole for place in run_folders(folder))
+    found = {place: known.get(place) or _read(above, place, now) for place in places}
     known |= {place: run for place, run in found.items() if run.state == "finished"}
     return sorted(found.values(), key=lambda run: (STATES.index(run.state), run.name))
 
@@ -80,7 +83,7 @@ def run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _read(folder: Path, place: Path, now: float) -> Watched:
-    name = str(place.relative_to(folder)) if place != folder else place.absolute().name
+    name = str(place.relative_to(folder)) if place != folder else place.name
     federation, rows = _federation(place), rows_so_far(place / METRICS)
     found, target = standing_of(rows, federation), federation.get("target_metric")
     last = rows[-1] if rows else {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fedfeat.config.conditions import Count, Natural, UnitInterval, interval, list_of
+from fedfeat.data.partition.parts import share_of
 
 Factor = Annotated[float, interval("(0, 1]")]
 
@@ -52,7 +53,7 @@ class Milestones:
 
     def __call__(self, round_idx: int, num_rounds: int) -> float:
         """Factor of the learning rate in round ``round_idx`` (from 0) of ``num_rounds``."""
-        return self.gamma ** sum(round_idx >= math.floor(share * num_rounds) for share in self.shares)
+        return self.gamma ** sum(round_idx >= int(share_of(share, num_rounds)) for share in self.shares)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ def written(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
         return f"[{','.join(map(written, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    # Sixteen digits or more would show a float's error, as in 0.30000000000000004.
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Setting]:

@@ -24,9 +24,9 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Write a number of bytes with a decimal unit, e.g. ``1.50 MB``."""
+    """Write a number of bytes in three digits with a decimal unit, e.g. ``1.5 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
+        if abs(float(text := f"{count:.3g}")) < 1000:
+            return f"{text} {unit}"
         count /= 1000
     return f"{count:.3g} TB"

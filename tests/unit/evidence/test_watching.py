@@ -145,6 +145,16 @@ def test_on_a_small_terminal_what_wants_attention_comes_first_and_the_rest_is_co
     assert drawn(watched(tmp_path)).count("done") == 9
 
 
+def test_runs_of_several_folders_are_in_one_order_and_named_apart(run, tmp_path):
+    for number in range(3):
+        run(f"a/seed_{number}", rounds=10, finished=True)
+    run("b/seed_0", failure="It must be so, but it is not.")
+    found = watched(tmp_path / "a", tmp_path / "b")
+    assert [one.name for one in found] == ["b/seed_0", "a/seed_0", "a/seed_1", "a/seed_2"]
+    assert watched(tmp_path / "b", tmp_path / "a", tmp_path / "b") == found
+    assert [one.name for one in watched(tmp_path / "b" / "seed_0")] == ["seed_0"]
+
+
 def test_what_has_finished_is_read_once(run, tmp_path):
     place = run("done", rounds=10, finished=True)
     finished = {}

@@ -156,7 +156,17 @@ def test_one_round_is_no_plural(rounds, title):
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e9, "2.5 GB"), (3e15, "3e+03 TB")]
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.6, "1 kB"),
+        (1000, "1 kB"),
+        (999_499, "999 kB"),
+        (999_700, "1 MB"),
+        (2.5e9, "2.5 GB"),
+        (3e15, "3e+03 TB"),
+    ],
 )
 def test_format_bytes(count, text):
     assert format_bytes(count) == text

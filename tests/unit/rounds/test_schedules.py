@@ -29,4 +29,6 @@ def test_milestones_are_shares_of_the_rounds():
     """Of 10 rounds from the 6th and from the 8th on, as JYWa/FedNova and jhoon-oh/FedBABU have it."""
     found = [Milestones()(r, 10) for r in range(10)]
     assert found == pytest.approx([1] * 5 + [0.1] * 2 + [0.01] * 3)
+    # .29 * 100 is 28.999... in binary.
+    assert [Milestones(shares=(0.29,), gamma=0.5)(r, 100) for r in (28, 29)] == [1, 0.5]
     assert [Milestones(shares=(1.0,), gamma=0.5)(r, 3) for r in range(3)] == [1] * 3
