@@ -6,7 +6,10 @@ import traceback
 from pathlib import Path
 
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-_INSTALLED = tuple(f"{one}{os.sep}" for one in (Path(__file__).parents[1], *map(sysconfig.get_path, _KINDS)))
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_METHODS = f"{_OURS}algorithms{os.sep}"
+"""Where a method of one's own may stand beside ours."""
+_INSTALLED = (_OURS, *(f"{one}{os.sep}" for one in map(sysconfig.get_path, _KINDS)))
 # Those of a user or of the system, which an environment may see as well.
 _PACKAGES = {"site-packages", "dist-packages"}
 
@@ -27,8 +30,9 @@ def is_own(filename: str) -> bool:
 def own_place(error: BaseException) -> str:
     """Say where an error comes from, as `` in FILE:LINE``, if that is neither ours nor of an installed package.
 
-    It is the innermost such line that the first of its causes has passed through.
+    It is the innermost such line that the first of its causes has passed through, or else that of a method.
     """
     places = traceback.extract_tb(root_cause(error).__traceback__)
-    own = [one for one in places if is_own(one.filename)]
+    methods = [one for one in places if one.filename.startswith(_METHODS)]
+    own = [one for one in places if is_own(one.filename)] or methods
     return f" in {own[-1].filename}:{own[-1].lineno}" if own else ""

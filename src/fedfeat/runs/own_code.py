@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,33 @@ from typing import Any
 from fedfeat.config.origin import is_own
 from fedfeat.config.trust import targets
 from fedfeat.files import atomic_write_text
+from fedfeat.runs.provenance import uncommitted
 
 FILE = "own_code.json"
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 _log = logging.getLogger("fedfeat")
 
 
-def digests(config: Mapping[str, Any]) -> dict[str, str]:
-    """Give a digest of the Python files of each package or module that is neither ours nor installed.
+def digests(config: Mapping[str, Any], noted: Container[str] = ()) -> dict[str, str]:
+    """Give a digest of the Python files of each package or module of one's own.
+
+    They are neither ours nor installed, or modules of ours that no commit has as they are: a method may be written
+    beside those of fedfeat.
 
     Args:
         config: The configuration, whose ``_target_``s name them.
+        noted: Modules of ours that count whether a commit has them or not.
     """
-    roots = sorted({str(name).partition(".")[0] for _, name in targets(config)})
-    found = {root: _files(root) for root in roots}
-    return {root: _sha256(files) for root, files in found.items() if files}
+    names = {str(name) for _, name in targets(config)}
+    found = {root: _files(root) for root in {name.partition(".")[0] for name in names}}
+    ours = {name.rpartition(".")[0] for name in names if name.startswith("fedfeat.")}
+    changed = uncommitted()
+    for module in ours:
+        file = _PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        if file.is_file() and (module in noted or file in changed):
+            found[module] = [file]
+    return {name: _sha256(files) for name, files in sorted(found.items()) if files}
 
 
 def note_own_code(run_dir: Path, config: Mapping[str, Any]) -> None:
@@ -41,7 +53,7 @@ def note_own_code(run_dir: Path, config: Mapping[str, Any]) -> None:
     with suppress(OSError):
         kept = {
             name: [*(one for one in stored.get(name, ()) if one != now), now]
-            for name, now in digests(config).items()
+            for name, now in digests(config, stored).items()
         }
         if kept and kept != stored:
             atomic_write_text(run_dir / FILE, json.dumps(kept, indent=2) + "\n")
@@ -53,7 +65,9 @@ def warn_of_other_code(run_dir: Path, config: Mapping[str, Any]) -> None:
     if not stored:
         return
     try:
-        changed = [name for name, now in digests(config).items() if stored.get(name, [now])[-1] != now]
+        changed = [
+            name for name, now in digests(config, stored).items() if stored.get(name, [now])[-1] != now
+        ]
     except OSError:
         return
     if changed:

@@ -18,6 +18,20 @@ def versions() -> dict[str, str]:
     return found
 
 
+def uncommitted() -> set[Path]:
+    """Python files of the source tree that are in no commit, or differ from theirs; none outside a checkout."""
+    here = Path(__file__).parents[1]
+    words = ["git", "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--", "*.py"]
+    try:
+        top, found = (
+            subprocess.run(one, cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout
+            for one in (["git", "rev-parse", "--show-toplevel"], words)
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return set()
+    return {Path(top.strip(), line[3:]) for line in found.split("\0") if line}
+
+
 def git_commit() -> str | None:
     """Commit of the source tree, with ``-dirty`` where files differ from it; None outside a checkout and a bundle."""
     # What scripts/bundle.py packs may be unpacked within another checkout.

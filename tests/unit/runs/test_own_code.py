@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from fedfeat.runs import own_code
 from fedfeat.runs.own_code import FILE, digests, note_own_code, warn_of_other_code
 
 CONFIG = {
@@ -24,6 +25,7 @@ def code(tmp_path, monkeypatch):
         (package / name).write_text("")
     (tmp_path / "its_model.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(own_code, "uncommitted", set)
     return tmp_path
 
 
@@ -41,6 +43,23 @@ def test_a_package_may_have_no_init_file_and_an_editor_its_own(code):
     assert digests(config) == before
     (code / "bare" / "half.py").write_text("x = 1\n")
     assert digests(config) != before
+
+
+def test_a_module_of_ours_counts_until_a_commit_has_it_and_where_it_has_counted_before(code, monkeypatch):
+    package = code / "fedfeat"
+    (package / "algorithms").mkdir(parents=True)
+    method = package / "algorithms" / "mine.py"
+    method.write_text("")
+    monkeypatch.setattr(own_code, "_PACKAGE", package)
+    config = {"_target_": "fedfeat.algorithms.mine.Mine", "server": {"_target_": "fedfeat.server.Server"}}
+    assert digests(config) == {}
+    monkeypatch.setattr(own_code, "uncommitted", lambda: {method})
+    before = digests(config)
+    assert [*before] == ["fedfeat.algorithms.mine"]
+    monkeypatch.setattr(own_code, "uncommitted", set)
+    assert digests(config, before) == before
+    method.write_text("x = 1\n")
+    assert digests(config, before) != before
 
 
 def test_a_folder_that_is_no_package_does_not_count(code):

@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -28,13 +29,18 @@ def project(tmp_path):
     return tmp_path
 
 
-def commit_in(folder: Path) -> str | None:
-    """What the module says where it lies in a folder."""
+def module_in(folder: Path) -> ModuleType:
+    """The module where it lies in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = importlib.util.spec_from_file_location("there", shutil.copy(provenance.__file__, folder))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.git_commit()
+    return module
+
+
+def commit_in(folder: Path) -> str | None:
+    """What the module says where it lies in a folder."""
+    return module_in(folder).git_commit()
 
 
 def test_a_repository_that_does_not_hold_the_code_is_not_named(project):
@@ -57,3 +63,25 @@ def test_one_that_holds_it_is_and_says_whether_files_differ(project):
 def test_without_a_repository_there_is_none(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert commit_in(tmp_path / "runs") is None
+
+
+def test_files_that_no_commit_has_as_they_are(project):
+    package = project / "src" / "fedfeat"
+    module = module_in(package / "runs")
+    (package / "a method.py").touch()
+    (package / "notes.txt").touch()
+    git(project, "add", "src")
+    git(project, "commit", "-qm", "two")
+    assert module.uncommitted() == set()
+    (package / "a method.py").write_text("x = 1\n")
+    (package / "notes.txt").write_text("x")
+    (package / "algorithms").mkdir()
+    (package / "algorithms" / "mine.py").touch()
+    found = {package / "a method.py", package / "algorithms" / "mine.py"}
+    assert module.uncommitted() == {path.resolve() for path in found}
+    assert module_in(project / ".venv" / "fedfeat" / "runs").uncommitted() == set()
+
+
+def test_without_a_repository_nothing_is_uncommitted(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert module_in(tmp_path / "fedfeat" / "runs").uncommitted() == set()
