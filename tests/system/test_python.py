@@ -19,7 +19,7 @@ import fedfeat
 from fedfeat.commands.python import composed
 from fedfeat.commands.reopen import reopen
 from fedfeat.config.choices import CONFIGS
-from fedfeat.errors import CheckpointError, UserError
+from fedfeat.errors import CheckpointError, ConfigError, UserError
 from fedfeat.rounds.samplers import RoundRobin
 
 DIGITS = (
@@ -128,6 +128,12 @@ def test_a_run_that_is_left_goes_on_and_a_finished_one_stays(small, root):
         ("seed=???", "seed must be set, but it is '???'."),
         ("seed", "seed must be key=value as Hydra's grammar has it, "),
         ("structure.groups=4", "structure.groups must be a known key, "),
+        (
+            "--multirun",
+            "overrides must be words such as data=cifar10, and none of the command line's options ",
+        ),
+        ("", "overrides must be words "),
+        (3, "overrides must be words "),
     ],
 )
 @pytest.mark.parametrize("function", ["run", "build"])
@@ -279,5 +285,24 @@ def test_runs_without_facts_take_the_data_set(run, tmp_path):
 def test_what_cannot_be_loaded(run, tmp_path):
     with pytest.raises(CheckpointError, match=r"^DIR must be a run directory, but .* has no config\.yaml\.$"):
         fedfeat.load(tmp_path)
-    with pytest.raises(CheckpointError, match=r"^client_id must be from 0 to 3, but it is 4\.$"):
+    with pytest.raises(CheckpointError, match=r"^client_id must be an integer from 0 to 3, but it is 4\.$"):
         fedfeat.load(run("algorithm=fedavg")).personal_model(4)
+    for wrong in ("3", 3.0, True, None):
+        with pytest.raises(CheckpointError, match=r"^client_id must be an integer from 0 to 3, "):
+            fedfeat.load(run("algorithm=fedavg")).personal_model(wrong)
+    for device in ("gpu", "cuda:99"):
+        with pytest.raises(ConfigError, match=f"^device must be one of this machine, but it is '{device}'"):
+            fedfeat.load(run("algorithm=fedavg"), device)
+
+
+def test_images_of_another_kind_than_the_run_s_are_refused(run):
+    model = fedfeat.load(run("algorithm=fedavg")).model()
+    for shape, dtype, said in (
+        ((4, 1, 9, 9), torch.uint8, r"uint8 \(4, 1, 9, 9\)"),
+        ((4, 8, 8), torch.uint8, r"uint8 \(4, 8, 8\)"),
+        ((4, 1, 8, 8), torch.int64, r"int64 \(4, 1, 8, 8\)"),
+    ):
+        with pytest.raises(
+            ConfigError, match=rf"^inputs must be uint8 \(B, 1, 8, 8\), .* but they are {said}\.$"
+        ):
+            model(torch.zeros(shape, dtype=dtype))

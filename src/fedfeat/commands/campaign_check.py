@@ -10,13 +10,14 @@ from fedfeat.config.arguments import check_targets
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.queue import Queue, program_of
+from fedfeat.evidence.stored import check_words
 from fedfeat.evidence.tuning import no_validation
 
 
 def check_composed(queue: Queue) -> None:
     """Refuse a campaign with a run that does not compose, or with a program that does not exist.
 
-    Runs that differ by their seed alone are composed once, and not at all where one of them has begun.
+    Runs that differ by their seed alone are composed once, and not at all where one of them has begun with these words.
 
     Raises:
         ConfigError: A sentence for each mistake, with the first run that has it.
@@ -55,6 +56,18 @@ def _kinds(queue: Queue) -> list[Cell]:
     for cell in queue.campaign.cells():
         kind = cell._replace(seed=0)
         kinds.setdefault(kind, cell)
-        if queue.settled(cell) or (queue.runs / cell.name / "config.yaml").exists():
+        if queue.settled(cell) or _has_begun(queue, cell):
             begun.add(kind)
     return [cell for kind, cell in kinds.items() if kind not in begun]
+
+
+def _has_begun(queue: Queue, cell: Cell) -> bool:
+    """Whether a run was accepted with the words that the campaign has for it today."""
+    place, words = queue.runs / cell.name, queue.words(cell)
+    if not (place / "config.yaml").exists():
+        return False
+    try:
+        check_words(place, words or ())
+    except ConfigError:
+        return False
+    return True

@@ -23,7 +23,7 @@ from fedfeat.config.arguments import check_targets
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import in_order, pixel_permutation
-from fedfeat.errors import CheckpointError
+from fedfeat.errors import CheckpointError, ConfigError
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.rounds.tally import Meter
 from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder, trusted_packages
@@ -53,9 +53,13 @@ def load(run_dir: str | Path, device: str | torch.device = "cpu", trust: Sequenc
 
     Raises:
         CheckpointError: There is no run.
-        ConfigError: Its configuration names something else.
+        ConfigError: Its configuration names something else, or the machine has no such device.
     """
-    return LoadedRun(Path(run_dir), torch.device(device), trust)
+    try:
+        found = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # as PyTorch says it, by what it was built for
+        raise ConfigError.rule("device", "be one of this machine", str(device)) from error
+    return LoadedRun(Path(run_dir), found, trust)
 
 
 class LoadedRun:
@@ -127,9 +131,13 @@ class LoadedRun:
         Raises:
             CheckpointError: There is no such checkpoint or client.
         """
-        if not 0 <= client_id < self._facts.num_clients:
+        if (
+            type(client_id) is bool
+            or not hasattr(client_id, "__index__")
+            or not 0 <= client_id < self._facts.num_clients
+        ):
             last = self._facts.num_clients - 1
-            raise CheckpointError(f"client_id must be from 0 to {last}, but it is {client_id!r}.")
+            raise CheckpointError(f"client_id must be an integer from 0 to {last}, but it is {client_id!r}.")
         checkpoint = self._checkpoint(round_idx)
         self._store.restore(checkpoint.manifest)
         payload = self._server.own_payload(checkpoint.server_state, client_id)
@@ -202,6 +210,7 @@ class LoadedRun:
 
     def _as_seen(self, client_id: int | None, inputs: Tensor) -> Tensor:
         """Give inputs as a client's network reads them, or the server's."""
+        self._check_stored(inputs)
         x = self._pipeline.test(inputs)
         in_order_of_its_own = (
             client_id is not None or self.config["partition"].get("global_order") == "server"
@@ -210,3 +219,15 @@ class LoadedRun:
             return x
         order = pixel_permutation(self.config["seed"], client_id, x[0, 0].numel())
         return in_order(x, torch.from_numpy(order).to(x.device))
+
+    def _check_stored(self, inputs: Tensor) -> None:
+        """Refuse images of which a network would make something, or nothing, that has no meaning."""
+        shape = self._facts.input_shape
+        if len(shape) != 3 or inputs.is_floating_point():
+            return
+        if inputs.dtype != torch.uint8 or inputs.shape[1:] != shape:
+            found = f"{str(inputs.dtype).removeprefix('torch.')} {tuple(inputs.shape)}"
+            stored = ", ".join(map(str, shape))
+            raise ConfigError(
+                f"inputs must be uint8 (B, {stored}), as stored, or float, but they are {found}."
+            )

@@ -104,6 +104,12 @@ def composed(overrides: Sequence[str] = (), name: str = "train") -> DictConfig:
     """
     if isinstance(overrides, str):
         raise ConfigError.rule("overrides", "be a list of words", overrides)
+    for word in overrides:
+        if not isinstance(word, str) or not word or word.startswith("-"):
+            rule = (
+                "be words such as data=cifar10, and none of the command line's options (docs/api/python.md)"
+            )
+            raise ConfigError.rule("overrides", rule, word)
     words = with_trace(overrides)
     check_choices(words)
     check_arm(words)

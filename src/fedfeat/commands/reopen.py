@@ -17,6 +17,7 @@ from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.rules import check
 from fedfeat.config.trust import check_stored
 from fedfeat.errors import CheckpointError
+from fedfeat.runs.below import holders
 
 if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
@@ -131,8 +132,7 @@ def runs_below(folders: Iterable[Path], mark: str = "summary.json") -> list[Path
     """Give the runs in folders that have a file, the finished ones; a folder itself where it is one, or has none."""
     runs: list[Path] = []
     for folder in folders:
-        found = [] if (folder / mark).exists() else sorted(folder.rglob(mark))
-        runs += [path.parent for path in found] or [folder]
+        runs += [folder] if (folder / mark).exists() else holders(folder, mark) or [folder]
     return runs
 
 

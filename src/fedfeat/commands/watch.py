@@ -7,7 +7,6 @@ uv run fedfeat-watch logs/tune/digits-fedprox --every 10
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,10 +25,6 @@ _FRAME = 4  # lines of a terminal that are no runs
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-watch``."""
     args = _parser().read(arguments)
-    for folder in args.folders:
-        if not folder.is_dir():
-            print(f"fedfeat-watch: DIR must be a folder, but it is '{folder}'.", file=sys.stderr)
-            raise SystemExit(2)
     from rich.console import Console
 
     console = Console()

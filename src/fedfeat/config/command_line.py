@@ -83,11 +83,13 @@ class Parser(argparse.ArgumentParser):
     def add_folders(self, said: str = FOLDERS, at_least: int = 1) -> None:
         """Add the folders of runs, the words that are no options."""
         number = "+" if at_least else "*"
-        self.add_argument("folders", nargs=number, type=Path, metavar="DIR", help=said)
+        self.add_argument("folders", nargs=number, type=_there, metavar="DIR", help=said)
 
     def add_out(self, default: Path | None, said: str) -> None:
         """Add ``--out``: where output goes, and what that is if it is not given."""
-        self.add_argument("--out", type=Path, default=default, metavar="DIR", help=f"where to write ({said})")
+        self.add_argument(
+            "--out", type=_free, default=default, metavar="DIR", help=f"where to write ({said})"
+        )
 
     def add_with(self) -> None:
         """Add ``--with``, as ``extra``: overrides that `evidence.stored.check_neutral` is to accept."""
@@ -100,6 +102,24 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--every", type=wait, default=default, metavar="SECONDS", help=f"{said} (%(default)g)"
         )
+
+
+def _there(word: str) -> Path:
+    """Read a folder that has to exist, for the type of an argument."""
+    path = Path(word)
+    if path.is_dir():
+        return path
+    if path.is_symlink():
+        raise argparse.ArgumentTypeError(f"must be a folder, but {word} is a link to nowhere")
+    raise argparse.ArgumentTypeError(f"must be a folder, but it is {word!r}")
+
+
+def _free(word: str) -> Path:
+    """Read a folder that exists or can, for the type of an option."""
+    path = Path(word)
+    if any(one.exists() and not one.is_dir() for one in (path, *path.parents)):
+        raise argparse.ArgumentTypeError(f"must be a folder, but it is {word!r}")
+    return path
 
 
 def number(rule: Condition) -> Callable[[str], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,16 @@ _NAME = re.compile(r"\w[\w.+ -]*")
 _MERGE = "tag:yaml.org,2002:merge"
 _OURS = ("seed", "hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
 """Keys that the campaign sets of every run."""
+_KNOWN = (
+    "clients.csv",
+    "data.json",
+    "executor.json",
+    "metrics.csv",
+    "own_code.json",
+    "summary.json",
+    "weights.json",
+)
+"""Files of runs whose names do not depend on the run."""
 
 
 def read_yaml(path: Path) -> Any:
@@ -107,11 +118,13 @@ def texts(place: str, node: Any) -> tuple[str, ...]:
 
 
 def files(place: str, node: Any) -> tuple[str, ...]:
-    """Read names of files below a folder."""
+    """Read names of files below a folder; one that is all but the name of a file that runs have is a mistake."""
     for word in (found := texts(place, node)):
         parts = PurePosixPath(word).parts
         if not parts or parts[0] == "/" or ".." in parts:
             raise ConfigError.rule(place, "name files in the folder of a run", word)
+        if word not in _KNOWN and difflib.get_close_matches(word, _KNOWN, cutoff=0.8):
+            raise ConfigError.rule(place, "name files that runs have", word, _KNOWN)
     return found
 
 

@@ -19,6 +19,7 @@ import yaml
 from fedfeat.config.objective import judged_by, validated_by
 from fedfeat.evidence.lengths import Standing, standing_of
 from fedfeat.evidence.processes import LOG
+from fedfeat.runs.below import walk
 from fedfeat.runs.directory import FAILURE
 from fedfeat.runs.tables import METRICS, rows_so_far
 
@@ -74,12 +75,12 @@ def watched(
 
 def run_folders(folder: Path) -> Iterator[Path]:
     """Go through the folders of runs; what vanishes meanwhile is none."""
-    for place, folders, files in os.walk(folder):
+    for place, folders, files in walk(folder):
         if {"config.yaml", LOG, FAILURE}.intersection(files):
             folders[:] = []
-            yield Path(place)
+            yield place
         else:
-            folders[:] = sorted(set(folders) - _INNER)
+            folders[:] = [name for name in folders if name not in _INNER]
 
 
 def _read(folder: Path, place: Path, now: float) -> Watched:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fedfeat.errors import UserError
+from fedfeat.runs.below import holders
 from fedfeat.runs.directory import FAILURE, experiment_config, fingerprint_of, key_of
 from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.metrics_table import read_metrics, with_divergence
@@ -59,10 +60,10 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Read all runs below `folders` that have finished or diverged; give them and a line for all that is skipped."""
     runs, skipped, seen = list[Run](), list[str](), set[Path]()
     for folder in folders:
-        places = {path.parent for name in ("metrics.csv", "summary.json") for path in folder.rglob(name)}
+        places = holders(folder, "metrics.csv", "summary.json")
         if not places:
             skipped.append(f"{folder}: skipped, no run in it.")
-        for place in sorted(place for place in places if place.resolve() not in seen):
+        for place in (place for place in places if place.resolve() not in seen):
             seen.add(place.resolve())
             try:
                 runs.append(read_diverged(place) if has_diverged(place) else read_run(place))

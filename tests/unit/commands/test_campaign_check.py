@@ -1,6 +1,7 @@
 """What a campaign's runs would be refused for is said of the first run that has it."""
 
 import pytest
+import yaml
 
 from fedfeat.commands.campaign_check import check_composed
 from fedfeat.errors import ConfigError
@@ -31,10 +32,24 @@ def test_a_mistake_of_all_runs_is_said_once(tmp_path, word, said):
     assert "\n" not in str(error.value)
 
 
+def begin(place, words):
+    """What a run that has begun has in its folder."""
+    place.mkdir(parents=True)
+    (place / "config.yaml").write_text("")
+    (place / "overrides.yaml").write_text(yaml.safe_dump([*words]))
+
+
 def test_a_kind_of_run_that_has_begun_was_accepted_then(tmp_path):
     found = queue(tmp_path, "optimizer.lr=-1")
     for arm in ("a0", "a1"):
-        place = found.runs / Cell("s", "", arm, "", 1).name
-        place.mkdir(parents=True)
-        (place / "config.yaml").write_text("")
+        cell = Cell("s", "", arm, "", 1)
+        begin(found.runs / cell.name, found.campaign.words_of(cell))
     check_composed(found)
+
+
+def test_a_run_that_has_begun_with_other_words_is_composed_again(tmp_path):
+    found = queue(tmp_path, "optimizer.lr=-1")
+    for arm in ("a0", "a1"):
+        begin(found.runs / Cell("s", "", arm, "", 1).name, [*SMALL, "optimizer.lr=1"])
+    with pytest.raises(ConfigError, match=r"optimizer\.lr must be in"):
+        check_composed(found)
