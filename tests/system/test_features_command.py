@@ -209,7 +209,7 @@ def test_a_single_client_has_the_servers_variance_alone(words, cli, small, featu
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("{root}/nothing", "DIR must be a run directory, but {root}/nothing has no config.yaml."),
+        ("{root}/nothing", "DIR must be a folder, but it is '{root}/nothing'."),
         ("{root}/empty", "DIR must be a run directory, but {root}/empty has no config.yaml."),
         ("{root}/bare", "DIR must hold a checkpoint, but {root}/bare has none."),
         ("{root}/fedavg --round 1", "round must be one of the checkpoints in {root}/fedavg (2, 3), but it is 1."),

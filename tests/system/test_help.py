@@ -65,6 +65,28 @@ def test_the_long_lists_of_hydras_help_are_broken_between_words_on_a_terminal():
     assert any(line.startswith("  ") and "fedavgm," in line for line in lines)
 
 
+@pytest.mark.parametrize("command", sorted({*OURS} - TAKE_NO_RUNS - {"fedfeat-wandb"}))
+def test_a_folder_of_runs_has_to_be_one(command, tmp_path, capsys):
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for name, said in (
+        ("gone", f"DIR must be a folder, but it is '{tmp_path / 'gone'}'."),
+        ("link", f"DIR must be a folder, but {tmp_path / 'link'} is a link to nowhere."),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            importlib.import_module(SCRIPTS[command].partition(":")[0]).main([str(tmp_path / name)])
+        assert capsys.readouterr().err == f"{command}: {said}\n"
+
+
+@pytest.mark.parametrize("command", sorted({*OURS} - WRITE_NOTHING))
+def test_a_file_is_no_place_for_output(command, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    runs = [] if command in TAKE_NO_RUNS else [str(tmp_path)]
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(SystemExit, match="2"):
+            importlib.import_module(SCRIPTS[command].partition(":")[0]).main([*runs, "--out", str(place)])
+        assert capsys.readouterr().err == f"{command}: --out must be a folder, but it is '{place}'.\n"
+
+
 def test_a_reader_that_has_seen_enough_of_the_help_is_no_error():
     read, write = os.pipe()
     os.close(read)

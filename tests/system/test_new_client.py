@@ -311,10 +311,7 @@ def test_the_held_out_client_of_a_trimmed_federation_has_all_groups(run):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (
-            "{root}/nothing",
-            "RUN must be the directory of a finished run, but {root}/nothing has no summary.json.",
-        ),
+        ("{root}/nothing", "DIR must be a folder, but it is '{root}/nothing'."),
         (
             "{root}/begun",
             "RUN must be the directory of a finished run, but {root}/begun has no summary.json.",

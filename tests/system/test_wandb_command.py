@@ -130,12 +130,13 @@ def test_without_the_extra_it_names_it(tmp_path):
         (["workspace", "a/b/c"], "PROJECT must be a project or entity/project, but it is 'a/b/c'."),
         (["report", "p", "--by", "metod", "--dry-run"], "but it is 'metod'; did you mean method"),
         (["workspace", "me/"], "PROJECT must be a project or entity/project, but it is 'me/'."),
-        (["workspace", "p", "x", "--dry-run"], "DIR must be given to a report"),
-        (["report", "p", "nowhere", "--dry-run"], "DIR must hold at least one finished run"),
+        (["workspace", "p", "docs", "--dry-run"], "DIR must be given to a report"),
+        (["report", "p", "docs", "--dry-run"], "DIR must hold at least one finished run"),
+        (["report", "p", "nowhere", "--dry-run"], "DIR must be a folder, but it is 'nowhere'."),
     ],
 )
 def test_wrong_words_are_one_sentence(console, words, sentence):
-    code, _, stderr = console(main, *words)
+    code, _, stderr = console(main, *(str(ROOT / word) if word == "docs" else word for word in words))
     assert code == 2
     assert sentence in stderr
 

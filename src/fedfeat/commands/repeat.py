@@ -184,13 +184,7 @@ def _parser() -> Parser:
         "--rounds", type=number(integer(1)), metavar="N", help="end once round N is evaluated"
     )
     parser.add_with()
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("logs/repeated"),
-        metavar="DIR",
-        help="where it is made (logs/repeated)",
-    )
+    parser.add_out(Path("logs/repeated"), "%(default)s")
     add_trust(parser)
     return parser
 

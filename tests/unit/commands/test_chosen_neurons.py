@@ -67,5 +67,5 @@ def test_unknown_neurons_are_answered_with_their_range():
 
 
 def test_the_commands_defaults_are_those_of_the_ascent():
-    args, ascent = _parser().parse_args(["DIR"]), Ascent()
+    args, ascent = _parser().parse_args(["."]), Ascent()
     assert {name: getattr(args, name) for name in vars(ascent)} == vars(ascent)
