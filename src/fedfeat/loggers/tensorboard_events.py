@@ -24,6 +24,7 @@ class TensorBoard(LightningLogger):
         self._facts = {k: v for k, v in run.words.facts.items() if isinstance(v, str | bool | int | float)}
         self._target = (run.config.get("federation") or {}).get("target_metric")
         self._headline: tuple[str, ...] = ()
+        self._named = False
         super().start(run)
 
     def log(self, record: RoundRecord) -> None:
@@ -34,10 +35,9 @@ class TensorBoard(LightningLogger):
             for name, values in columns_of(record.clients, "_acc").items():
                 self.experiment.add_histogram(f"clients/{name}", np.array(values), record.round_idx)
         super().log(record)
-        named = headline(record.metrics, self._target)
-        if not set(named) <= set(self._headline):
-            self._headline = named
-            self._write_hparams(0, 1)
+        self._headline = headline(record.metrics, self._target)
+        if record.round_idx:  # the initial model has no training loss
+            self._name_columns()
 
     def picture(self, name: str, path: Path) -> None:
         """Write a picture at the latest round."""
@@ -51,10 +51,17 @@ class TensorBoard(LightningLogger):
     def finish(self, summary: dict[str, Any]) -> None:
         """Log the numbers of the summary; the HParams tab shows the run as ended."""
         super().finish(summary)
+        self._name_columns()
         self._write_hparams(2)
 
     def _known_round(self, closed: int) -> int:
         return -1
+
+    def _name_columns(self) -> None:
+        """Say once which columns there are: of what is said again TensorBoard reads the first."""
+        if self._headline and not self._named:
+            self._named = True
+            self._write_hparams(0, 1)
 
     def _write_hparams(self, *parts: int) -> None:
         """Write parts of what the HParams tab reads: which columns there are, the facts, the end."""

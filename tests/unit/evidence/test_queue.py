@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fedfeat.errors import DIVERGED, ConfigError
-from fedfeat.evidence import processes
+from fedfeat.evidence import processes, stored
 from fedfeat.evidence import queue as queue_module
 from fedfeat.evidence.campaign import Campaign, Cell, Study
 from fedfeat.evidence.processes import start_run
@@ -69,6 +69,49 @@ def test_what_follows_a_run_has_its_folder_and_the_campaigns_environment(tmp_pat
     queue.ended(CELLS[0], 0)
     assert queue.failed == {}
     assert (tmp_path / "kept" / CELLS[0].name / "then" / "told.csv").read_text() == f"1,{place.absolute()}"
+
+
+def test_runs_have_the_root_of_the_campaign_before_the_folder_of_its_runs(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDFEAT_ROOT", raising=False)
+    given = []
+    monkeypatch.setattr(queue_module, "start_run", lambda *arguments: given.append(arguments[-1]))
+    for environment in ({}, {"FEDFEAT_ROOT": "/its"}):
+        queue_of(tmp_path, (), environment.items()).start(CELLS[0])
+    monkeypatch.setenv("FEDFEAT_ROOT", "/mine")
+    queue_of(tmp_path).start(CELLS[0])
+    assert given == [{"FEDFEAT_ROOT": str(tmp_path / "runs")}, {"FEDFEAT_ROOT": "/its"}, {}]
+
+
+def test_a_run_is_kept_when_all_of_it_is(tmp_path, monkeypatch):
+    """What says that a run has ended is written last, so that a kill in between is mended by the next start."""
+    queue = queue_of(tmp_path)
+    queue.campaign.studies["s"] = replace(queue.campaign.studies["s"], keeps=("clients.csv",))
+    (finish(queue, CELLS[0]) / "clients.csv").write_text("client_id\n0\n")
+    kept, write = queue.kept / CELLS[0].name, stored.atomic_write_text
+
+    def killed(path, text):
+        if path.name == "clients.csv":
+            raise KeyboardInterrupt
+        write(path, text)
+
+    monkeypatch.setattr(stored, "atomic_write_text", killed)
+    with pytest.raises(KeyboardInterrupt):
+        queue.collect(CELLS[0])
+    assert not stored.has_ended(kept)
+    monkeypatch.setattr(stored, "atomic_write_text", write)
+    queue.collect(CELLS[0])
+    assert stored.has_ended(kept)
+    assert (kept / "clients.csv").exists()
+
+
+def test_published_numbers_are_kept_with_a_run(tmp_path):
+    queue = queue_of(tmp_path)
+    place = finish(queue, CELLS[0])
+    config = yaml.safe_load((place / "config.yaml").read_text()) | {"published": {"global/acc": 0.9}}
+    (place / "config.yaml").write_text(yaml.safe_dump(config))
+    queue.collect(CELLS[0])
+    kept = yaml.safe_load((queue.kept / CELLS[0].name / "config.yaml").read_text())
+    assert kept["published"] == {"global/acc": 0.9}
 
 
 def test_a_run_that_was_asked_to_stop_goes_on_once_more(tmp_path):

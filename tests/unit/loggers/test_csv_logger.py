@@ -1,6 +1,7 @@
 """metrics.csv and clients.csv: what was logged can be read back, also after an interruption."""
 
 import gc
+import os
 import tracemalloc
 from dataclasses import replace
 
@@ -133,6 +134,17 @@ def test_what_a_method_watches_has_a_table_of_its_own(tmp_path):
     ]
     assert [row["0"] for row in rows(tmp_path / "observed" / "other.csv")] == ["1.0", "1.0"]
     assert "fusion/lambda" not in rows(tmp_path / "metrics.csv")[0]
+
+
+def test_all_tables_are_on_the_disk_before_a_checkpoint(tmp_path, monkeypatch):
+    logger = CsvLogger()
+    write(logger, tmp_path, [watching(0), watching(1)], finish=False)
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    logger.secure()
+    names = ("metrics.csv", "clients.csv", "observed/fusion_lambda.csv", "observed/other.csv")
+    assert {(tmp_path / name).stat().st_ino for name in names} <= {*synced}
+    logger.close()
 
 
 def test_resume_drops_later_rounds_of_these_tables_too(tmp_path):

@@ -46,6 +46,16 @@ def test_clients_are_histograms(events):
     assert found == [(0, 2), (1, 2), (2, 2), (3, 2)]
 
 
+def test_a_metric_that_begins_later_is_a_column_too(tmp_path, loggers):
+    first = record(0)
+    first.metrics.pop("train/loss")
+    write(loggers("tensorboard")["tensorboard"], tmp_path, [first, record(1)])
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    contents = {tag.rpartition("/")[2]: data for tag, data in found.PluginTagToContent("hparams").items()}
+    assert parsed(contents["experiment"]) == ["global/acc", "train/loss"]
+
+
 def test_hparams_are_of_the_run_itself(events, tmp_path):
     """Those of `add_hparams` lie in a folder of their own, which TensorBoard shows as another run."""
     assert [path.name for path in (tmp_path / "tensorboard").iterdir() if path.is_dir()] == []

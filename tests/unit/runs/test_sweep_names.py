@@ -21,6 +21,7 @@ LONG = f"model.hidden=[{','.join(['8'] * 150)}]"
         ("+optimizer.eps=1 ~optimizer.lr", "optimizer.eps", "optimizer.eps=1,~optimizer.lr"),
         ("algorithm/client=x experiment=fed2/t1_vgg9 sweep=seeds", "algorithm/client", "algorithm.client=x"),
         ("experiment=fed2/t1_vgg9 seed=0", "experiment", "experiment=fed2%2Ft1_vgg9,seed=0"),
+        ("experiment=fed2%2Ft1_vgg9", "experiment", "experiment=fed2%252Ft1_vgg9"),
     ],
 )  # fmt: skip
 def test_names(overrides, swept, expected):

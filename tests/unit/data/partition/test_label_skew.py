@@ -62,6 +62,19 @@ def test_pathological_classes_go_to_groups_of_clients_in_order(num_clients, coun
     assert (counts.sum(axis=0) == 120).all()
 
 
+def test_pathological_groups_are_rounded_up():
+    """13 clients with 7 of 10 classes: ceil(9.1) = 10 take each class, so that the last three find three left."""
+    counts = held(cut(Pathological(classes_per_client=7), 13))
+    assert (counts > 0).sum(axis=1).tolist() == [7] * 10 + [3] * 3
+
+
+def test_what_is_left_is_not_always_the_last_clients():
+    """Who draws first finds 120 of its one class, and needs 100; who draws last has the rest of several."""
+    first = [(held(cut(ClientDirichlet(alpha=0.001), 12, seed=seed))[0] > 0).sum() for seed in range(20)]
+    assert min(first) == 1
+    assert max(first) >= 3
+
+
 @pytest.mark.parametrize("count", range(1, 60))
 def test_of_as_many_examples_as_pieces_and_some_more_none_is_empty(count):
     for size in range(count, 2 * count + 2):
