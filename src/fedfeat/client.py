@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedfeat.types import Params, Tensors
 
 Batch = tuple[Tensor, Tensor]
+"""Inputs (B, ...) as the network reads them, and labels (B,)."""
 
 
 class ClientModule(CountedModule):

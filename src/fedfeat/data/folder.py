@@ -114,6 +114,8 @@ def list_split(root: Path) -> Listing:
     if not classes:
         raise DataError(f"{root} must hold one folder per class, but it has none.")
     for label, name in enumerate(classes):
+        if name != name.encode(errors="replace").decode():  # it becomes a name in tables and figures
+            raise DataError(f"{str(root / name)!r} must have a name in UTF-8, but it has not.")
         files = [entry for entry in _scan(root / name) if Path(entry.name).suffix.lower() in extensions]
         if not files:
             raise DataError(f"{root / name} must hold at least one image, but it has none.")

@@ -245,6 +245,10 @@ BAD = {
         lambda r: (r / "train/dog/z.gif").mkdir(),
         r"train/dog/z\.gif must be a file, but it is a folder\.",
     ),
+    "not UTF-8": (
+        lambda r: write(r / "train" / os.fsdecode(b"caf\xe9") / "a.png", np.zeros((2, 3, 3))),
+        r"train/caf\\udce9' must have a name in UTF-8, but it has not\.",
+    ),
     "other size": (
         lambda r: write(r / "train/dog/c.png", np.zeros((5, 3, 3))),
         r"dog/c\.png must be 3x2x3 like the first .* image, but it is 3x5x3; set data\.loader\.image_size\.",

@@ -1,13 +1,17 @@
 """A search tells Optuna what runs measured on validation data, goes on after a kill, and ends what is worse."""
 
+import csv
+import io
 import json
 
 import pytest
 import yaml
+from rich.console import Console
 
-from fedfeat.commands.tune_report import best_trial
+from fedfeat.commands.tune_report import best_trial, conclude, overview
 from fedfeat.config.spaces import dimension
 from fedfeat.errors import DIVERGED, ConfigError
+from fedfeat.evidence.lengths import Standing
 from fedfeat.evidence.processes import LOG, work
 from fedfeat.evidence.search import FAILED, Search, validated_rounds
 from fedfeat.evidence.study import Asked, opened, propose, rehearsed
@@ -105,6 +109,37 @@ def test_below_the_median_of_its_round_a_run_is_ended_once_and_kept(search):
     one.look({better: process})
     assert process.sent == []
     assert (one.place(bad) / "metrics.csv").exists()
+
+
+def test_of_a_trial_that_is_cut_short_its_last_round_counts(search):
+    one = search()
+    for val, process in (([0, 0.6, 0.7], None), ([0, 0.65, 0.2], Running())):
+        number = one.ready([])
+        measured(one.place(number), val, finished=process is None)
+        if process is None:
+            one.look({number: Running()})
+            one.ended(number, 0)
+        else:
+            one.look({number: process})
+            one.ended(number, 143)
+    assert states(one) == ["COMPLETE", "PRUNED"]
+    conclude(one, Console(file=io.StringIO()))
+    with (one.folder / "trials.csv").open() as file:
+        found = [(row["trial"], row["val_acc"], row["state"]) for row in csv.DictReader(file)]
+    assert found[1] == ("1", "0.2000", "cut short, round 2")
+
+
+def test_time_left_falls_as_trials_end(search, monkeypatch):
+    one = search()
+    monkeypatch.setattr(one, "standing", lambda number: Standing(2, 2, 60.0))
+    said = []
+    for _ in range(2):
+        number = one.ready([])
+        measured(one.place(number), [0, 0.5])
+        one.look({number: Running()})
+        one.ended(number, 0)
+        said.append(str(overview(one, [], at_once=1).renderables[0]))
+    assert said == ["1 finished of 4, 3 min left at most", "2 finished of 4, 2 min left at most"]
 
 
 def test_early_rounds_and_the_first_trials_are_not_cut(search):
