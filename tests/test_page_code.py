@@ -17,6 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from page_commands import BLOCK, LITERAL, PAGES, PROJECT, ROOT, SHELL, command_of, commands, first_of
 
+from fedfeat.config import command_line
 from fedfeat.config.command_line import Parser
 from fedfeat.config.rules import check
 from fedfeat.train import CONFIGS
@@ -73,6 +74,7 @@ def parses(main, words: list[str], monkeypatch) -> None:
         raise Parsed
 
     monkeypatch.setattr(Parser, "read", taken)
+    monkeypatch.setattr(command_line, "_there", Path)  # runs of an example are not there
     for kind in ("args", "intermixed_args"):
         parse = getattr(argparse.ArgumentParser, f"parse_known_{kind}")
 
