@@ -21,7 +21,17 @@ def versions() -> dict[str, str]:
 def uncommitted() -> set[Path]:
     """Python files of the source tree that are in no commit, or differ from theirs; none outside a checkout."""
     here = Path(__file__).parents[1]
-    words = ["git", "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--", "*.py"]
+    words = [
+        "git",
+        "--no-optional-locks",
+        "status",
+        "--porcelain",
+        "-z",
+        "--no-renames",
+        "--untracked-files=all",
+        "--",
+        "*.py",
+    ]
     try:
         top, found = (
             subprocess.run(one, cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout
