@@ -92,6 +92,8 @@ def dimension(key: str, text: str) -> Dimension:
 
 def _of(found: Override, text: str) -> Dimension:
     value = found.value()
+    if getattr(value, "shuffle", False):  # drawn anew whenever it is read, so no search could go on
+        raise _refusal(found.key_or_group, text)
     if not isinstance(value, IntervalSweep):
         return Choices(tuple(found.sweep_string_iterator()))
     low, high = value.start, value.end

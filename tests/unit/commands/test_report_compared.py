@@ -88,6 +88,16 @@ def test_keys_of_the_method_belong_to_it_and_others_to_the_setting(tmp_path):
     assert {pair.method for pair in two.pairs} == {f"fed2, structure.depth={depth}" for depth in (1, 5, 7)}
 
 
+def test_fedavg_is_what_others_are_compared_with_also_where_its_arms_carry_a_key(tmp_path):
+    here, there = {"alpha": 0.1}, {"alpha": 0.5}
+    for depth in (1, 5):
+        make_run(tmp_path / f"a{depth}", 0, "fedavg", partition=here, structure={"depth": depth})
+    make_run(tmp_path / "b", 0, "fed2", partition=here)
+    make_run(tmp_path / "c", 0, "fed2", partition=there)
+    make_run(tmp_path / "d", 0, "fedprox", partition=there)
+    assert compared(tmp_path).against.startswith("fedavg, structure.depth=")
+
+
 def test_against_chooses_the_other_and_what_is_none_is_refused(tmp_path, capsys):
     make_all(tmp_path / "in", {"fedavg": 0.5, "fed2": 0.6, "moon": 0.4})
     assert compared(tmp_path / "in", "moon").against == "moon"

@@ -44,6 +44,14 @@ def diverge(root: Path, cell: Cell, seconds=900.0):
     (place / "failure.txt").write_text(f"Client 1 failed in round 2 (seed 3): {DIVERGED}.\n")
 
 
+def test_the_edge_of_a_grid_goes_by_the_rate_that_a_run_takes(tmp_path):
+    """The last word of a key holds: with rates .1, .2 and .3 of its own the point "b" is in the middle."""
+    own = {name: (f"optimizer.lr={rate}",) for name, rate in (("a", 0.1), ("b", 0.2), ("c", 0.3))}
+    study = Study("s", (), {"a": ()}, {"": ()}, {"": ("optimizer.lr=9",)}, (0,), own={"a": own})
+    archive = Archive(Campaign("k", (), {}, {"s": study}), tmp_path)
+    assert [archive.edge_mark("s", "a", point) for point in ("a", "b", "c")] == ["\\*", "", "\\*"]
+
+
 def test_values_by_seed_over_studies(tmp_path):
     archive = Archive(Campaign("k", (), {}, STUDIES), tmp_path)
     store(tmp_path, Cell("one", "x", "a", "", 0), [0.1, 0.2, 0.4], 2)
