@@ -68,18 +68,23 @@ def digested(params, x, scores, k, round_idx, *, digest_epochs, digest_batch, di
     return params
 
 
-def check(folder, *, pretrain_turns=1, digest_loss="l1", asked="cohort", **changes):
-    """Compare all clients' models and scores after every round."""
+def check(folder, *, pretrain_turns=1, digest_loss="l1", asked="cohort", decay=1.0, **changes):
+    """Compare all clients' models and scores after every round; learning rates are those of round 0 times decay^t."""
     how = CLIENT | changes | {"digest_loss": digest_loss}
     server = FedMDServer(**SERVER, asked=asked)
     federation = federation_of(
-        folder, server=server, client=how | {"pretrain_turns": pretrain_turns}, **DOUBLE
+        folder,
+        server=server,
+        client=how | {"pretrain_turns": pretrain_turns},
+        lr_factor=lambda t, _: decay**t,
+        **DOUBLE,
     )
     data, test = federation.data, federation.data.dataset.test
     own, turns, consensuses = [initial() for _ in PARTS], [0] * 4, 0
     for _, record in federation.rounds():
         if record.round_idx:
             t = record.round_idx - 1
+            lr = LR * decay**t
             x = data.shared_examples("train_pool", 11, 0, t)[0].double()
             heard = [
                 k for k in (record.cohort if asked == "cohort" else range(4)) if turns[k] >= pretrain_turns
@@ -87,9 +92,9 @@ def check(folder, *, pretrain_turns=1, digest_loss="l1", asked="cohort", **chang
             scores = sum(logits_of(own[k], x) for k in heard) / len(heard) if heard else None
             for k in record.cohort:
                 if scores is not None and turns[k] >= pretrain_turns:
-                    own[k] = digested(own[k], x, scores, k, t, **how)
+                    own[k] = digested(own[k], x, scores, k, t, **how | {"digest_lr": how["digest_lr"] or lr})
                     consensuses += 1
-                own[k], turns[k] = trained(own[k], *own_examples(data, k), STEPS), turns[k] + 1
+                own[k], turns[k] = trained(own[k], *own_examples(data, k), STEPS, lr=lr), turns[k] + 1
         for k in range(4):
             assert_own(record, k, logits_of(own[k], test.inputs.double()), test.labels)
             if turns[k]:
@@ -103,9 +108,9 @@ def check(folder, *, pretrain_turns=1, digest_loss="l1", asked="cohort", **chang
     "changes",
     [
         {}, {"digest_loss": "mse", "pretrain_turns": 0}, {"digest_loss": "kl", "digest_batch": 100},
-        {"asked": "all", "pretrain_turns": 2, "digest_epochs": 1},
+        {"asked": "all", "pretrain_turns": 2, "digest_epochs": 1}, {"digest_lr": None, "decay": 0.7},
     ],
-    ids=["l1", "mse", "kl", "all"],
+    ids=["l1", "mse", "kl", "all", "the turn's rate"],
 )  # fmt: skip
 def test_rounds_of_some_of_unequal_clients_by_hand(changes, tmp_path):
     check(tmp_path, **changes)
