@@ -8,7 +8,10 @@ from fedfeat.errors import ConfigError
 
 
 @pytest.fixture
-def parser():
+def parser(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "abd":  # folders of runs have to be there
+        (tmp_path / name).mkdir()
     made = Parser("fedfeat-x", "Do something\nto runs.\n\nMore of it.")
     made.add_folders()
     made.add_out(None, "figures/ of the first DIR")
