@@ -63,11 +63,11 @@ def _kinds(queue: Queue) -> list[Cell]:
 
 def _has_begun(queue: Queue, cell: Cell) -> bool:
     """Whether a run was accepted with the words that the campaign has for it today."""
-    place, words = queue.runs / cell.name, queue.words(cell)
+    place = queue.runs / cell.name
     if not (place / "config.yaml").exists():
         return False
     try:
-        check_words(place, words or ())
+        check_words(place, queue.words(cell) or ())
     except ConfigError:
         return False
     return True

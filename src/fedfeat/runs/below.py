@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Go through a folder and all below it as `os.walk` does, each once, in the order of their names.
+    """Go through a folder and all below it as `os.walk` does, each folder once, in the order of their names.
 
     Args:
         folder: The folder. What vanishes meanwhile is left out.
@@ -25,7 +25,7 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
             continue
         seen.add((found.st_dev, found.st_ino))
         folders.sort()
-        yield Path(place), folders, sorted(files)
+        yield Path(place), folders, files
 
 
 def holders(folder: Path, *names: str) -> list[Path]:

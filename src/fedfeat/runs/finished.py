@@ -63,8 +63,10 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
         places = holders(folder, "metrics.csv", "summary.json")
         if not places:
             skipped.append(f"{folder}: skipped, no run in it.")
-        for place in (place for place in places if place.resolve() not in seen):
-            seen.add(place.resolve())
+        for place in places:
+            if (real := place.resolve()) in seen:
+                continue
+            seen.add(real)
             try:
                 runs.append(read_diverged(place) if has_diverged(place) else read_run(place))
             except FileNotFoundError as error:

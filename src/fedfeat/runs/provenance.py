@@ -20,26 +20,13 @@ def versions() -> dict[str, str]:
 
 def uncommitted() -> set[Path]:
     """Python files of the source tree that are in no commit, or differ from theirs; none outside a checkout."""
-    here = Path(__file__).parents[1]
-    words = [
-        "git",
-        "--no-optional-locks",
-        "status",
-        "--porcelain",
-        "-z",
-        "--no-renames",
-        "--untracked-files=all",
-        "--",
-        "*.py",
-    ]
+    status = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all")
     try:
-        top, found = (
-            subprocess.run(one, cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout
-            for one in (["git", "rev-parse", "--show-toplevel"], words)
-        )
+        top = _git("rev-parse", "--show-toplevel").strip()
+        found = _git("--no-optional-locks", *status, "--", "../*.py")
     except (OSError, ValueError, subprocess.SubprocessError):
         return set()
-    return {Path(top.strip(), line[3:]) for line in found.split("\0") if line}
+    return {Path(top, line[3:]) for line in found.split("\0") if line}
 
 
 def git_commit() -> str | None:
@@ -47,14 +34,17 @@ def git_commit() -> str | None:
     # What scripts/bundle.py packs may be unpacked within another checkout.
     with suppress(OSError):
         return (Path(__file__).parents[3] / "COMMIT").read_text().strip()
-    # Installed within a project of somebody else's, it lies in a folder that their repository ignores.
-    tracked = ["git", "ls-files", "--error-unmatch", Path(__file__).name]
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
-        for words in (tracked, command):
-            result = subprocess.run(
-                words, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
-            )
+        # Installed within a project of somebody else's, it lies in a folder that their repository ignores.
+        _git("ls-files", "--error-unmatch", Path(__file__).name)
+        return _git("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*").strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip()
+
+
+def _git(*words: str) -> str:
+    """Give what git prints in the folder of this file; it fails where git does, or where there is none."""
+    command = ["git", *words]
+    return subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+    ).stdout

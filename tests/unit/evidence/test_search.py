@@ -113,15 +113,14 @@ def test_below_the_median_of_its_round_a_run_is_ended_once_and_kept(search):
 
 def test_of_a_trial_that_is_cut_short_its_last_round_counts(search):
     one = search()
-    for val, process in (([0, 0.6, 0.7], None), ([0, 0.65, 0.2], Running())):
-        number = one.ready([])
-        measured(one.place(number), val, finished=process is None)
-        if process is None:
-            one.look({number: Running()})
-            one.ended(number, 0)
-        else:
-            one.look({number: process})
-            one.ended(number, 143)
+    whole = one.ready([])
+    measured(one.place(whole), [0, 0.6, 0.7])
+    one.look({whole: Running()})
+    one.ended(whole, 0)
+    cut = one.ready([])
+    measured(one.place(cut), [0, 0.65, 0.2], finished=False)
+    one.look({cut: Running()})
+    one.ended(cut, 143)
     assert states(one) == ["COMPLETE", "PRUNED"]
     conclude(one, Console(file=io.StringIO()))
     with (one.folder / "trials.csv").open() as file:
