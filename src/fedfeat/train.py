@@ -32,6 +32,8 @@ _INTERRUPTED = 128 + signal.SIGINT
 """Exit status of what Ctrl-C has ended, as in shells."""
 _ONLY_PRINT = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version"}
 """Flags with which nothing is run."""
+_outcomes: dict[str, bool] = {}
+"""Whether each run of a sweep of this process has failed, by its overrides; a launcher's jobs are in others."""
 # Here and not in `main`, for a job on a cluster begins with `_main`.
 # The plugin has options of the same names, which Hydra takes as types of ours and calls that deprecated.
 warnings.filterwarnings("ignore", r"\s*'hydra/launcher/submitit_\w+' is validated against", UserWarning)
@@ -43,6 +45,7 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # `debug` is a group of options, and was a key before that.
     sys.argv[1:] = options_first(with_trace(sys.argv[1:]))
+    _outcomes.clear()
     with _one_sentence(), collector_off():
         check_options(sys.argv[1:])
         check_choices(sys.argv[1:])
@@ -73,6 +76,7 @@ def _check_launcher(job: HydraConf) -> None:
 @contextmanager
 def _of_sweep(overrides: str) -> Iterator[None]:
     """Say at once that a run has failed; Hydra goes on with the others and raises the first error after the last."""
+    _outcomes[overrides] = False
     try:
         try:
             yield
@@ -82,6 +86,7 @@ def _of_sweep(overrides: str) -> Iterator[None]:
             # submitit refuses another requeue. An exit would leave the waiting command without a result.
             raise UserError(str(stop.code)) from None
     except Exception as error:
+        _outcomes[overrides] = True
         _log.error("%s: %s", overrides or "defaults", explain(error))
         # Of a job on a cluster, only the error itself comes back, without its causes.
         raise (as_user_error(error) or error) from None
@@ -107,8 +112,16 @@ def _one_sentence(run_dir: Path | None = None) -> Iterator[None]:
             sys.exit(128 + signal.SIGPIPE)
         if shows_trace(sys.argv[1:]):
             raise
-        print(f"fedfeat: {explain(error)}", file=sys.stderr)
+        print(f"fedfeat: {_counted()}{explain(error)}", file=sys.stderr)
         sys.exit(1 if as_user_error(error) is None else 2)
+
+
+def _counted() -> str:
+    """Say how many runs of a sweep have failed, in front of the first one's sentence; "" where there are no others."""
+    failed, all_runs = sum(_outcomes.values()), len(_outcomes)
+    if all_runs < 2 or not failed:
+        return ""
+    return f"{failed} of {all_runs} runs failed{', the first' if failed > 1 else ''}: "
 
 
 def run(cfg: DictConfig, run_dir: Path) -> float | None:

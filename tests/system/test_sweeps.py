@@ -45,9 +45,17 @@ def test_a_failing_run_leaves_the_others_alone_and_is_said_at_the_end(sweep, tmp
     done = sweep("federation.cohort_size=2,9,3")
     assert [name.split("cohort_size=")[1][0] for name in names(tmp_path)] == ["2", "3"]
     assert done.code == 2
-    assert "fedfeat: federation.cohort_size must" in done.stderr
+    assert "fedfeat: 1 of 3 runs failed: federation.cohort_size must" in done.stderr
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "cohort_size=9" in record.getMessage()
+
+
+def test_of_several_failures_the_end_has_their_number_and_the_first(sweep, tmp_path):
+    done = sweep("federation.cohort_size=9,2", "optimizer.lr=0.1,-1")
+    assert len(names(tmp_path)) == 1
+    assert "fedfeat: 3 of 4 runs failed, the first: federation.cohort_size must" in done.stderr
+    # The next call begins to count anew.
+    assert "fedfeat: optimizer.lr must" in sweep("optimizer.lr=-1").stderr
 
 
 def test_a_run_in_another_process_s_hands_is_left_to_it(sweep, tmp_path):
