@@ -144,6 +144,20 @@ def test_without_validation_data_or_optuna_there_is_one_sentence(tmp_path, conso
     )
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("partition.val_fraction=2", "partition.val_fraction must be in [0, 1), but it is 2."),
+        ("+optimizer.rho=1", "optimizer.rho must be a known key"),
+    ],
+)
+def test_what_all_trials_would_be_refused_for_is_refused_by_a_dry_run(word, said, tmp_path, console, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = console(main, *WORDS, word, "--dry-run")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"fedfeat-tune: {said}"), err
+
+
 def test_by_a_launcher_a_preset_with_axes_of_its_own_is_one_run(cli, tmp_path):
     words = [
         "experiment=digits_10x3",

@@ -185,7 +185,7 @@ class LocalTrainer:
 
     def warn_if_emulated(self, device: torch.device) -> None:
         """Say so where a processor has no arithmetic for bfloat16, which PyTorch then does number by number."""
-        half = torch.bfloat16 in (self.dtype, _MIXED.get(self.precision))
+        half = self.dtype is torch.bfloat16 or self.precision in _MIXED  # 16-mixed too, see `autocast`
         if half and device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             told = "trainer.precision=%s is emulated by this processor: some ten times slower than 32-true."
             _log.warning(told, self.precision)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedfeat.commands.compatibility import try_parts
-from fedfeat.commands.python import accepted
-from fedfeat.config.arguments import check_targets
+from fedfeat.commands.python import tried
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.queue import Queue, program_of
@@ -36,9 +34,7 @@ def check_composed(queue: Queue) -> None:
 
 
 def _check(words: Sequence[str], tunes: bool) -> None:
-    cfg, config = accepted(words)
-    check_targets(config)
-    try_parts(cfg)
+    _, config = tried(words)
     if tunes and not config["partition"]["val_fraction"]:
         raise no_validation(config["partition"]["val_fraction"])
 

@@ -138,6 +138,21 @@ def accepted(overrides: Sequence[str] = ()) -> tuple[DictConfig, dict[str, Any]]
             hydra_config.cfg = before
 
 
+def tried(overrides: Sequence[str] = ()) -> tuple[DictConfig, dict[str, Any]]:
+    """Give it as `accepted` does, with the arguments of all parts checked too, which takes seconds of imports.
+
+    Raises:
+        UserError: As in `run`.
+    """
+    from fedfeat.commands.compatibility import try_parts
+    from fedfeat.config.arguments import check_targets
+
+    cfg, config = accepted(overrides)
+    check_targets(config)
+    try_parts(cfg)
+    return cfg, config
+
+
 @contextmanager
 def _job(overrides: Sequence[str]) -> Iterator[tuple[DictConfig, Path]]:
     """Compose a configuration and be Hydra's job with it: in its run directory, and with ``${hydra:...}`` known."""

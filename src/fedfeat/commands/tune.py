@@ -57,7 +57,7 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
     Raises:
         ConfigError: Words, a space or both are refused, or nothing is held out for validation.
     """
-    from fedfeat.commands.python import accepted
+    from fedfeat.commands.python import accepted, tried
     from fedfeat.evidence.study import Asked
 
     words = [*args.words]
@@ -77,7 +77,7 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
     space, notes, judged = _space(cfg, config, fixed, swept)
     fixed += judged
     for end in (0, 1):
-        accepted([*fixed, *launcher, *(one.word(key, one.ends()[end]) for key, one in space.items())])  # type: ignore[arg-type]
+        tried([*fixed, *launcher, *(one.word(key, one.ends()[end]) for key, one in space.items())])  # type: ignore[arg-type]
     warmup = config["federation"]["num_rounds"] // 4 if args.warmup is None else args.warmup
     asked = Asked(tuple(fixed), space, int(config["seed"]), args.startup, warmup)
     return asked, str(config["name"]), notes

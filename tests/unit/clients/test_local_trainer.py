@@ -206,7 +206,7 @@ def test_fits_leave_the_memory_of_a_gpu_alone(monkeypatch):
     assert trained.payload.params
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "16-mixed"])
 def test_half_precision_that_the_processor_only_emulates_is_named(monkeypatch, caplog, precision):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     LocalTrainer(precision="32-true").warn_if_emulated(torch.device("cpu"))
