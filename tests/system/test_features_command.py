@@ -97,6 +97,23 @@ def test_runs_are_compared_without_training_and_stay_as_they_are(finished, featu
     assert record["maximisation"] is None
 
 
+def test_of_a_folder_runs_without_a_checkpoint_are_skipped_and_named(finished, features, tmp_path):
+    for name, method in {"a": "fedavg", "b": "fed2"}.items():
+        shutil.copytree(finished[method], tmp_path / "all" / name)
+    shutil.rmtree(tmp_path / "all" / "a" / "checkpoints")
+    code, _, err = features(tmp_path / "all", "--images", 10, "--out", tmp_path / "out")
+    assert code == 0
+    assert err == f"{tmp_path}/all/a: skipped, DIR must hold a checkpoint, but {tmp_path}/all/a has none.\n"
+    assert {row["run"] for row in rows(tmp_path / "out" / "features.csv")} == {"synthetic-fed2"}
+    code, _, err = features(tmp_path / "all", tmp_path / "all" / "a")
+    assert (code, err) == (
+        2,
+        f"fedfeat-features: DIR must hold a checkpoint, but {tmp_path}/all/a has none.\n",
+    )
+    code, _, err = features(tmp_path / "all", "--round", 9)
+    assert (code, err.count("skipped"), err.count("fedfeat-features: round must be one of")) == (2, 0, 1)
+
+
 def test_without_out_the_first_runs_figures_get_the_files(finished, features):
     before = digest(finished["fed2"])
     assert features(finished["fed2"], "--images", 10)[0] == 0

@@ -151,7 +151,9 @@ def test_without_validation_data_or_optuna_there_is_one_sentence(tmp_path, conso
         ("+optimizer.rho=1", "optimizer.rho must be a known key"),
     ],
 )
-def test_what_all_trials_would_be_refused_for_is_refused_by_a_dry_run(word, said, tmp_path, console, monkeypatch):
+def test_what_all_trials_would_be_refused_for_is_refused_by_a_dry_run(
+    word, said, tmp_path, console, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     code, out, err = console(main, *WORDS, word, "--dry-run")
     assert (code, out) == (2, "")

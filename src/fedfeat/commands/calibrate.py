@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedfeat.commands.reopen import add_trust, one_sentence, readable_runs
+from fedfeat.commands.reopen import add_trust, each, one_sentence, readable_runs
 from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.command_line import Parser
 from fedfeat.config.conditions import Condition, integer, interval
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         training = Retraining(args.epochs, args.lr, args.batch_size)
         settings = Settings(args.covariance, args.per_class, args.share, args.clamp, training)
-        found = [calibrate(run, settings, args.round, args.trust) for run in runs]
+        found = each(runs, args.folders, lambda run: calibrate(run, settings, args.round, args.trust))
         paths = write(found, settings, args.out or args.folders[0] / "figures")
     for path in paths:
         print(path)

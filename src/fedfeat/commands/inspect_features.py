@@ -8,11 +8,12 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.commands.chosen_neurons import parse_neurons, parse_numbers
-from fedfeat.commands.reopen import add_trust, one_sentence, readable_runs
+from fedfeat.commands.reopen import add_trust, each, one_sentence, readable_runs
 from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.arguments import check_targets
 from fedfeat.config.command_line import Parser
@@ -208,7 +209,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import_slow()
         from fedfeat.commands.inspection import inspect
 
-        found = [inspect(run, args.round, args.trust, refit=args.refit, asked=asked, **probe) for run in runs]
+        look = partial(
+            inspect, round_idx=args.round, trust=args.trust, refit=args.refit, asked=asked, **probe
+        )
+        found = each(runs, args.folders, look)
         for path in write(found, args.out or args.folders[0] / "figures", asked):
             print(path)
     for name, one in by_name(found).items():

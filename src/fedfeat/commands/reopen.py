@@ -3,10 +3,10 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fedfeat.runs.checkpoint import Checkpoint, CheckpointFolder
     from fedfeat.runs.client_store import ClientStore
 
+
+T = TypeVar("T")
 
 # Wherever the run's turns ran, what is looked at afterwards is done here.
 _SERIAL = {"_target_": "fedfeat.executors.serial.SerialExecutor", "_partial_": True}
@@ -142,6 +144,33 @@ def readable_runs(folders: Iterable[Path]) -> list[Path]:
     for run in runs:
         stored_config(run)
     return runs
+
+
+def each(runs: Iterable[Path], folders: Sequence[Path], look: Callable[[Path], T]) -> list[T]:
+    """Look at all runs; of those below a folder, one whose checkpoint is missing is skipped with a line on stderr.
+
+    Args:
+        runs: The runs, as `readable_runs` gives them.
+        folders: What was named; a run that stands here is wanted itself.
+        look: What to make of a run.
+
+    Raises:
+        CheckpointError: A run that was named, or every run, has no such checkpoint.
+    """
+    found: list[T] = []
+    missing: dict[Path, CheckpointError] = {}
+    for run in runs:
+        try:
+            found.append(look(run))
+        except CheckpointError as error:
+            if run in folders:
+                raise
+            missing[run] = error
+    if missing and not found:
+        raise next(iter(missing.values()))
+    for run, error in missing.items():
+        print(f"{run}: skipped, {error}", file=sys.stderr)
+    return found
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
