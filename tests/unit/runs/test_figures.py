@@ -4,11 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 from fedfeat.errors import ConfigError
 from fedfeat.runs.figures import (
     PALETTE,
     convergence,
+    legend_below,
+    panels,
     save_figure,
 )
 from fedfeat.runs.metrics_table import read_metrics
@@ -181,3 +184,17 @@ def test_same_numbers_same_file(tmp_path, form, start):
     first = (tmp_path / f"a.{form}").read_bytes()
     assert first.startswith(start)
     assert first == (tmp_path / f"b.{form}").read_bytes()
+
+
+def test_a_dollar_in_a_name_is_a_dollar_and_the_numbers_of_a_logarithmic_axis_are_formulas(tmp_path):
+    figure, (axes,) = panels(title="$5 and $x_$")
+    (curve,) = axes.plot([0, 1], [0.001, 10], label=r"$\frac$")
+    axes.set_yscale("log")
+    axes.set_xticks([0, 1], ["$_$", "b"])
+    legend_below(figure, [curve])
+    save_figure(
+        figure, tmp_path / "dollars.png"
+    )  # matplotlib would end with "Expected ... found end of text"
+    read = {text.get_text() for text in figure.findobj(Text) if text.get_parse_math() and text.get_text()}
+    assert r"$\mathdefault{10^{-3}}$" in read
+    assert all(one.startswith(r"$\mathdefault{") for one in read)

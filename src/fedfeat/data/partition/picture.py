@@ -62,7 +62,7 @@ def class_picture(counts: np.ndarray, classes: Sequence[str]) -> bytes:
     below.set(xlabel="client", ylabel="class", xlim=(-0.5, num_clients - 0.5))
     below.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if num_classes <= MOST_CLASS_NAMES:
-        below.set_yticks(range(num_classes), [name[:16] for name in classes])
+        below.set_yticks(range(num_classes), [name[:16] for name in classes], parse_math=False)
     figure.colorbar(image, cax=figure.add_subplot(grid[1, 1]), label="examples")
     if counts.size <= MOST_NUMBERS:
         for client_id, label in zip(*np.nonzero(counts), strict=True):
