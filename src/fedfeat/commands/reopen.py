@@ -168,8 +168,8 @@ def each(runs: Iterable[Path], folders: Sequence[Path], look: Callable[[Path], T
             missing[run] = error
     if missing and not found:
         raise next(iter(missing.values()))
-    for run, error in missing.items():
-        print(f"{run}: skipped, {error}", file=sys.stderr)
+    for run, why in missing.items():
+        print(f"{run}: skipped, {why}", file=sys.stderr)
     return found
 
 

@@ -180,7 +180,7 @@ def _take_dollars_as_they_are(figure: Figure) -> None:
         for axis in (axes.xaxis, axes.yaxis):
             axis.get_ticklabels()  # matplotlib makes these when it draws
     for text in figure.findobj(Text):
-        text.set_parse_math(text.get_text().startswith("$\\mathdefault{"))  # type: ignore[attr-defined]
+        text.set_parse_math(text.get_text().startswith("$\\mathdefault{"))
 
 
 def panels(
