@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedfeat.config.command_line import Parser
+from fedfeat.runs.text import broken_name
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console, ConsoleOptions, Group
+    from rich.text import Text
 
     from fedfeat.evidence.watching import Watched
 
@@ -73,7 +76,7 @@ def draw(runs: Sequence[Watched], height: int | None = None) -> Group:
 
     counts = [(sum(run.state == state for run in runs), state) for state in STATES]
     heading = ", ".join(f"{number} {state}" for number, state in counts if number) or "no run yet"
-    table = Table(Column("run", overflow="fold", ratio=1), box=None, pad_edge=False, expand=True)
+    table = Table(Column("run", ratio=1), box=None, pad_edge=False, expand=True)
     for name in ("", "round", "acc", "val acc", "left"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     fitting = runs if height is None else _fitting(runs, max(2, height - _FRAME))
@@ -82,11 +85,23 @@ def draw(runs: Sequence[Watched], height: int | None = None) -> Group:
         bar = ProgressBar(total=max(total, 1), completed=done, width=8)
         left = duration(run.seconds_left) if run.seconds_left is not None else run.state
         cells = [_number(run.accuracy), _number(run.validation)]
-        table.add_row(Text(run.name), bar, f"{done}/{total}" if total else "", *cells, left)
+        table.add_row(_Name(run.name), bar, f"{done}/{total}" if total else "", *cells, left)
         if run.said:
             table.add_row(Text(f"  {run.said}", style="dim"))
     more = [f"... and {len(runs) - len(fitting)} more"] if len(fitting) < len(runs) else []
     return Group(Text(heading), table, *map(Text, more))
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A run's name, which takes several lines where its column is narrow."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        yield Text(broken_name(self.text, options.max_width))
 
 
 def _fitting(runs: Sequence[Watched], room: int) -> list[Watched]:

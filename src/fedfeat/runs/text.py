@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,16 @@ def flatten(tree: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table in Markdown, a line each."""
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
+
+
+def broken_name(name: str, width: int) -> str:
+    """Break a folder's name into lines of at most ``width`` characters, behind ``/`` or ``,`` where there is one."""
+    lines = [""]
+    for part in re.findall(r"[^/,]+[/,]?|[/,]", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line[at : at + width] for line in lines for at in range(0, len(line) or 1, width))
 
 
 def format_bytes(count: float) -> str:
