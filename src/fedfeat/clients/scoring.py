@@ -1,7 +1,9 @@
 """A model's predictions on examples, one by one, and their means over a client's parts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -33,12 +35,21 @@ def own_parts(
 ) -> dict[str, Iterator[tuple[Tensor, Tensor]]]:
     """Give what a client's own model is scored on, by the prefix of the scores' names.
 
-    That is its test part, and with ``val_`` its validation examples; a part without examples is left out.
+    That is its test part, everyone's where it holds all data (`FederatedData.pooled`), and with ``val_`` its validation
+    examples; a part without examples is left out.
     """
-    test, val = data.test_indices(client_id), data.split.val.of(client_id)
-    parts = {"": (test, data.test_batches(test, batch_size, client_id))}
-    parts |= {"val_": (val, data.val_batches(batch_size, client_id))}
-    return {prefix: batches for prefix, (examples, batches) in parts.items() if len(examples)}
+    tests = {client_id: data.test_indices(client_id)}
+    if data.num_clients == 1:
+        tests = {k: data.test_indices(k) for k in range(len(data.test_sizes()))}
+        if not data.permuted:  # all see an example alike, so each counts once
+            tests = {client_id: np.unique(np.concatenate([*tests.values()]))}
+    found: dict[str, Iterator[tuple[Tensor, Tensor]]] = {}
+    if any(map(len, tests.values())):
+        batches = (data.test_batches(test, batch_size, k) for k, test in tests.items())
+        found[""] = chain.from_iterable(batches)
+    if len(data.split.val.of(client_id)):
+        found["val_"] = data.val_batches(batch_size, client_id)
+    return found
 
 
 def part_means(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +57,10 @@ class Turns(Sequence[Task]):
     def __len__(self) -> int:
         """Give the number of tasks."""
         return len(self.clients)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Make the tasks in their order; Sequence's own would take an IndexError of a broadcast for the end."""
+        return map(self._make, self.clients)
 
     def __getitem__(self, position: Any) -> Any:
         """Make the task at a position."""

@@ -129,9 +129,11 @@ def _fields(record: type) -> tuple[str, ...]:
 def evaluating(module: ClientModule, device: torch.device, trainer: LocalTrainer) -> Iterator[None]:
     """Have a module on the device in eval mode, in the precision of the fits."""
     module.to(device).eval()
-    with trainer.autocast(device):
-        yield
-    module.train()
+    try:
+        with trainer.autocast(device):
+            yield
+    finally:
+        module.train()
 
 
 def adapts(module: ClientModule) -> bool:

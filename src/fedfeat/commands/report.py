@@ -17,7 +17,7 @@ from pathlib import Path
 from fedfeat.commands.report_figures import AXES, FORMATS, draw
 from fedfeat.commands.report_gathered import Gathered, default_axes, gather
 from fedfeat.commands.report_rows import csv_text
-from fedfeat.commands.report_text import latex, page, show
+from fedfeat.commands.report_text import latex, one_head, page, show
 from fedfeat.config.command_line import Parser
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.files import atomic_write_text
@@ -119,7 +119,7 @@ def _print(found: Gathered, paths: Sequence[Path]) -> None:
         console.print(note, highlight=False, markup=False)
     if found.compared is not None:
         console.print(f"\n{found.compared.heading}", style="bold", highlight=False, markup=False)
-        for lines in (found.compared.pair_lines(), found.compared.rank_lines()):
+        for lines in (one_head(found.compared.pair_lines()), found.compared.rank_lines()):
             if len(lines):
                 show(lines, console)
         for note in found.compared.notes:

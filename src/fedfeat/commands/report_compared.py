@@ -55,7 +55,7 @@ class Compared:
                 ({"setting": pair.setting or "all"} if several else {})
                 | {
                     "method": pair.method,
-                    f"less {self.against}": write_number(self.metric, pair.interval.mean, sign=True),
+                    f"less {self.against}": self._mean(pair),
                     f"{LEVEL:.0%} interval": self._interval(pair),
                     "better in": f"{pair.ahead} of {pair.interval.num_seeds} seeds",
                 }
@@ -76,6 +76,10 @@ class Compared:
                 for rank in self.ranks
             ]
         )
+
+    def _mean(self, pair: Pair) -> str:
+        mean, low, _, _ = pair.interval
+        return "-" if math.isnan(mean) and not math.isnan(low) else write_number(self.metric, mean, sign=True)
 
     def _interval(self, pair: Pair) -> str:
         ends = pair.interval.low, pair.interval.high
@@ -167,7 +171,7 @@ def _of_never(table: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[st
     numbers = [(method, values.values()) for found in table.values() for method, values in found.items()]
     lost = [(method, [*values].count(math.inf), len(values)) for method, values in numbers]
     texts = [f"{method} in {never} of {count} runs" for method, never, count in lost if never]
-    rule = "a seed in which neither of two came there is in no difference"
+    rule = "a seed in which neither of two came there is in no difference; no mean where each was there alone once"
     return [f"Infinite where a run never came there ({rule}): {'; '.join(texts)}."] if texts else []
 
 

@@ -21,8 +21,8 @@ from fedfeat.commands.report_rows import MAIN_METRICS, chosen
 from fedfeat.errors import CheckpointError
 from fedfeat.runs.data_facts import FILE
 from fedfeat.runs.finished import Run
-from fedfeat.runs.labels import written
 from fedfeat.runs.metrics_table import mean_and_std
+from fedfeat.runs.text import written
 
 MOST_POINTS = 300
 """Rounds of a curve."""
@@ -118,7 +118,9 @@ def alignments(found: Gathered) -> dict[str, Any]:
         candidates = (
             (run, path)
             for run in setting.runs
-            for path in sorted((run.path / "figures").glob("encoding_round_*.npz"), reverse=True)
+            for path in sorted(
+                (run.path / "figures").glob("encoding_round_*.npz"), key=_by_number, reverse=True
+            )
         )
         one = next((one for run, path in candidates if (one := _alignment(run, path)) is not None), None)
         if one is not None and len(maps) < MOST_MAPS:
@@ -126,6 +128,11 @@ def alignments(found: Gathered) -> dict[str, Any]:
         elif one is not None:
             left_out += 1
     return {"maps": maps, "left_out": left_out}
+
+
+def _by_number(path: Path) -> int:
+    number = path.stem.rpartition("_")[2]
+    return int(number) if number.isdigit() else -1
 
 
 def distributions(found: Gathered) -> dict[str, Any]:
@@ -136,7 +143,8 @@ def distributions(found: Gathered) -> dict[str, Any]:
     picked, settings = chosen(found.metrics[0], found.numbers), dict[str, Any]()
     room, thinned = max(20, MOST_DOTS // len(found.settings)), False
     for label, setting in found.settings.items():
-        column = _OF_CLIENTS.get(picked.get(label, "").partition("/")[0], "global_acc")
+        parts = picked.get(label, "").split("/")  # last5/personal/acc_mean, say
+        column = next((_OF_CLIENTS[part] for part in parts if part in _OF_CLIENTS), "global_acc")
         dots = [(run.summary["seed"], *row) for run in setting.runs for row in _clients(run, column)]
         if dots:
             dots.sort(key=lambda dot: dot[2])
@@ -197,7 +205,7 @@ def _alignment(run: Run, path: Path) -> dict[str, Any] | None:
         data = np.where(table < 0, NO_CLASS, table).astype(np.uint8).tobytes()
         shown = {"name": layer, "neurons": table.shape[1], "data": base64.b64encode(data).decode()}
         layers.append(shown | {"agreement": _number(found.metrics.get(f"align/agreement_{layer}"))})
-    round_idx = int(path.stem.rpartition("_")[2]) if path.stem.rpartition("_")[2].isdigit() else None
+    round_idx = number if (number := _by_number(path)) >= 0 else None
     classes = data_facts(run).classes
     agreement = _number(found.metrics.get("align/agreement"))
     shown = {"seed": run.summary["seed"], "round": round_idx, "classes": classes, "agreement": agreement}

@@ -10,9 +10,10 @@ from fedfeat.commands.report_rows import Numbers, chosen
 from fedfeat.config.objective import COSTS
 from fedfeat.errors import ConfigError
 from fedfeat.runs.figures import convergence, save_figure
-from fedfeat.runs.labels import Naming, Setting, is_number, written
+from fedfeat.runs.labels import Naming, Setting, is_number
 from fedfeat.runs.quantities import Metric
 from fedfeat.runs.sweep_figure import Point, Quantity, sweep_figure
+from fedfeat.runs.text import written
 
 AXES = {"round": COSTS["rounds"]} | {name: COSTS[name] for name in ("bytes", "examples", "seconds")}
 FORMATS = ("png", "pdf", "svg")
@@ -78,8 +79,13 @@ def along(
             name = label
             if key in setting:
                 short = naming.label(setting, {key, *followers}) or rest
-                name = _with_followers(short, key, followers, naming, having.values())
-                curves.setdefault(name, {})[_hashable(setting.get(key))] = point
+                name, value = (
+                    _with_followers(short, key, followers, naming, having.values()),
+                    setting.get(key),
+                )
+                if _hashable(value) in curves.get(name, {}):
+                    name = label  # nothing of their names tells the two apart
+                curves.setdefault(name, {})[_hashable(value)] = point
             else:
                 levels[label] = point
             by.setdefault(name, {}).setdefault(picked[label], []).append(written(setting.get(key)))

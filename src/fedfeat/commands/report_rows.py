@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedfeat.runs.finished import Run
-from fedfeat.runs.labels import Naming, Setting, is_number, written
+from fedfeat.runs.labels import Naming, Setting, is_number
 from fedfeat.runs.quantities import Metric, is_computed, measured_numbers
-from fedfeat.runs.text import format_bytes
+from fedfeat.runs.text import format_bytes, written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,11 +35,18 @@ def measure(
             for found in numbers[label]:
                 if metric.has_own_name and name in found:
                     found[metric.name] = found[name]
-    known = {name: math.nan for runs in numbers.values() for found in runs for name in found}
-    return {
-        label: [known if run.diverged else found for run, found in zip(groups[label], runs, strict=True)]
-        for label, runs in numbers.items()
-    }
+    everything = {name for runs in numbers.values() for found in runs for name in found}
+    return {label: _with_diverged(groups[label], runs, everything) for label, runs in numbers.items()}
+
+
+def _with_diverged(
+    runs: Sequence[Run], numbers: Sequence[Mapping[str, float]], everything: set[str]
+) -> list[Mapping[str, float]]:
+    """Give a run that has diverged NaN of all that its setting's others measured, or of everything without others."""
+    found = [*zip(runs, numbers, strict=True)]
+    own = {name for run, numbers_of_run in found if not run.diverged for name in numbers_of_run}
+    lost = dict.fromkeys(own or everything, math.nan)
+    return [lost if run.diverged else numbers_of_run for run, numbers_of_run in found]
 
 
 def chosen(metric: Metric, numbers: Numbers) -> dict[str, str]:
@@ -142,7 +149,7 @@ def write_number(name: str, value: float, sign: bool = False) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e8 else f"{value:.4g}"
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e8 else f"{value:.4g}"
 
 
 def _costs_to_target(rows: pd.DataFrame) -> list[str]:

@@ -51,6 +51,14 @@ def latex(lines: pd.DataFrame, notes: Sequence[str]) -> str:
     return "\n".join([*comments, *rules])
 
 
+def one_head(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Put setting and method of `Compared.pair_lines` into one column, which each part of a table has."""
+    if "setting" not in pairs:
+        return pairs
+    heads = pairs.setting + ": " + pairs.method
+    return pairs.drop(columns="method").assign(setting=heads)
+
+
 def show(lines: pd.DataFrame, console: Console) -> None:
     """Print a table so that nothing of it is lost.
 

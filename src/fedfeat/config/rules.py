@@ -87,7 +87,20 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "federation.local_epochs", "be set where federation.local_steps is null", None
     if not {epochs, steps} & {None, _ABSENT}:
         yield "federation.local_steps", f"be null beside federation.local_epochs ({epochs})", steps
+    yield from _broken_steps(config.get("trainer") or {}, epochs, steps)
     yield from _broken_starts(config)
+
+
+def _broken_steps(trainer: Mapping[str, Any], epochs: Any, steps: Any) -> Iterator[tuple[str, str, Any]]:
+    """Go through the rules between a fit's length, which is counted in batches, and what makes its epochs shorter."""
+    limit, together = trainer.get("limit_train_batches"), trainer.get("accumulate_grad_batches") or 1
+    if isinstance(steps, int | float) and limit is not None:
+        yield "trainer.limit_train_batches", f"be null beside federation.local_steps ({steps})", limit
+    if isinstance(steps, int | float) and together > 1:
+        yield "trainer.accumulate_grad_batches", f"be 1 beside federation.local_steps ({steps})", together
+    if isinstance(epochs, int | float) and epochs % 1 and together > 1:
+        rule = f"be 1 beside a federation.local_epochs that is no whole number ({epochs:g})"
+        yield "trainer.accumulate_grad_batches", rule, together
 
 
 def _broken_starts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

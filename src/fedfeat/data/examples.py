@@ -35,13 +35,14 @@ class Examples:
         for name, found in (("inputs", self.inputs), ("labels", self.labels)):
             if not isinstance(found, Tensor):
                 raise DataError(f"{name} must be a tensor, but they are a {type(found).__qualname__}.")
+        if "labels" in self.columns:
+            raise DataError("columns must have other names than labels, which examples have already.")
         sizes = {"labels": len(self.labels)} | {name: len(column) for name, column in self.columns.items()}
         for name, size in sizes.items():
             if size != len(self.inputs):
                 raise DataError(
                     f"{name} must have one entry per input ({len(self.inputs)}), but it has {size}."
                 )
-
         if len(self.labels) and (self.labels.dtype != torch.int64 or self.labels.ndim != 1):
             raise DataError(
                 f"labels must be class ids, int64 of the shape (N,), but they are {_kind(self.labels)}."

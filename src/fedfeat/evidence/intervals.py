@@ -32,7 +32,7 @@ class Interval(NamedTuple):
     """A mean with its interval.
 
     Attributes:
-        mean: Mean over seeds.
+        mean: Mean over seeds; NaN where a number is, and between a number of inf and one of -inf.
         low: Lower end; NaN where a number is, -inf of one seed, the smallest number where one is infinite (a run that
             never came there).
         high: Upper end; inf of one seed, the largest number where one is infinite.
@@ -60,8 +60,8 @@ def mean_interval(values: Sequence[float], least_variance: float = 0.0) -> Inter
     if not values:
         raise ValueError("an interval needs at least one value")
     number, mean = len(values), sum(values) / len(values)
-    if math.isnan(mean):
-        return Interval(mean, mean, mean, number)
+    if any(map(math.isnan, values)):
+        return Interval(math.nan, math.nan, math.nan, number)
     if not math.isfinite(mean):
         return Interval(mean, min(values), max(values), number)
     if number == 1:

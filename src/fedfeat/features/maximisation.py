@@ -38,7 +38,8 @@ class Ascent:
         steps: Steps of the ascent.
         lr: Root mean square, over the pixels of a picture, of the first step along the gradient; steps shrink linearly
             to 0, and the decay with them.
-        decay: Share of its distance to the data's mean pixel that every pixel loses at the first step (L2 decay).
+        decay: Share of its distance to the mean pixel, what the network reads as 0, that every pixel loses at the
+            first step (L2 decay).
         blur: Standard deviation of a Gaussian blur; 0 is none.
         blur_every: Steps from one blur to the next.
         jitter: The picture is shifted, around its border, by up to so many pixels at each step and back again.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedfeat.models.clipping import ClippedModule
 from fedfeat.models.flops import forward_flops, training_flops
 from fedfeat.models.network import Network
+from fedfeat.params import full
 
 
 class CountedModule(ClippedModule):
@@ -29,7 +30,7 @@ class CountedModule(ClippedModule):
     def count(self, loss: Tensor, num_examples: int) -> None:
         """Count a batch by its mean loss."""
         # A tensor on the model's device: reading it out here would wait for the GPU at every step.
-        self._loss_sum = self._loss_sum + loss.detach() * num_examples
+        self._loss_sum = self._loss_sum + full(loss.detach()) * num_examples
         self._num_seen += num_examples
 
     def on_train_end(self) -> None:

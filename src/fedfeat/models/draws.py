@@ -6,7 +6,6 @@ layer of the small network that a group is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
@@ -77,7 +76,4 @@ def _single_maps(layer: nn.Conv2d | LinearLayer) -> Iterable[Tensor]:
     if of_row is None:
         return [layer.weight]
     rows = of_row.unique_consecutive(return_counts=True)[1].tolist()
-    if isinstance(layer, nn.Linear) or layer.groups == 1:
-        return layer.weight.split(rows)
-    # A convolution that was made of groups already, a depthwise one for example, has these in each group.
-    return layer.weight.chunk(math.gcd(layer.groups, len(rows)))
+    return layer.weight.split(rows)

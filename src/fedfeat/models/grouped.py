@@ -128,7 +128,7 @@ class GroupSeparation:
         if self.depth == "auto":
             raise ValueError("depth=auto must be replaced by a number before the network is built.")
         least = 1 if self.boundary == "slice" else 0
-        depth = layers - min(6, 2 * layers // 3) if self.depth == "last6" else self.depth
+        depth = layers - max(1, min(6, 2 * layers // 3)) if self.depth == "last6" else self.depth
         if layers <= least:
             raise ConfigError(
                 f"structure must separate a network of at least {least + 1} layers, but this one has {layers}."

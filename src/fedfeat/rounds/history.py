@@ -13,7 +13,7 @@ from fedfeat.rounds.plan import Plan
 from fedfeat.runs.checkpoint import CheckpointFolder
 from fedfeat.runs.provenance import git_commit
 from fedfeat.runs.records import RoundRecord
-from fedfeat.runs.tables import METRICS, check_tables, repair_tables
+from fedfeat.runs.tables import METRICS, check_tables, repair_tables, repaired_rounds
 
 
 def first_history() -> dict[str, Any]:
@@ -57,8 +57,10 @@ def note(
     kept["rows"] = dict(Counter(kept.get("rows", {})) + Counter(rows_of(record)))
     metrics = record.metrics
     kept["final"] = dict(metrics)
-    best, validated = kept.get("best_val"), validated_by(metrics, target_metric)
-    if validated and (best is None or metrics[validated] > best.get(validated, -1.0)):
+    # A round that lacks what the best one was chosen by, as one without validation examples does, is none.
+    best: dict[str, float] = kept.get("best_val", {})
+    validated = validated_by({*best, *metrics}, target_metric)
+    if validated in metrics and (validated not in best or metrics[validated] > best[validated]):
         kept["best_val"] = {"round": record.round_idx, **metrics}
     name = judged_by(metrics, target_metric)
     if name is None:
@@ -94,12 +96,18 @@ def settle_tables(
     """
     evaluated = [r for r in range(round_idx + 1) if plan.evaluates(r)]
     written = kept.get("rows", {})
-    if not repair:
+    found: dict[str, Any] = {}
+    if repair:
+        found = repair_tables(run_dir, round_idx, evaluated, _known(folder, plan, round_idx), written)
+    else:
         check_tables(run_dir, round_idx, evaluated, written)
-        return
-    found = repair_tables(run_dir, round_idx, evaluated, _known(folder, plan, round_idx), written)
+    # By the table itself, for a start that was killed after its repair has left no other word of it.
+    if rounds := repaired_rounds(run_dir):
+        found[METRICS] = rounds
     if found:
-        kept["repaired"] = kept.get("repaired", {}) | found
+        earlier = kept.get("repaired", {})
+        lost = {name: earlier.get(name, 0) + count for name, count in found.items() if name != METRICS}
+        kept["repaired"] = earlier | found | lost
         # The rows of metrics.csv are there again.
         kept["rows"] = {
             name: count if name == METRICS else count - found.get(name, 0) for name, count in written.items()

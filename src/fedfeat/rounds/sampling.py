@@ -31,7 +31,7 @@ def straggler_steps(
 ) -> int:
     """Steps a straggler finishes: uniform whole epochs in [least, E), or steps in [1, num_steps) if there are none."""
     generator = numpy_generator(seed, "work", round_idx, client_id)
-    epochs = num_steps // steps_per_epoch
+    epochs = -(-num_steps // steps_per_epoch)
     if epochs > least:
         return int(generator.integers(least, epochs)) * steps_per_epoch
     return int(generator.integers(1, num_steps)) if num_steps > 1 else 1

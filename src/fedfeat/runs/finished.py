@@ -17,7 +17,7 @@ from fedfeat.runs.directory import FAILURE, experiment_config, fingerprint_of, k
 from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.metrics_table import read_metrics, with_divergence
 from fedfeat.runs.tables import METRICS
-from fedfeat.runs.text import flatten
+from fedfeat.runs.text import flatten, written
 from fedfeat.runs.told_apart import parts_by_examples
 
 if TYPE_CHECKING:
@@ -194,4 +194,4 @@ def _choose(node: Any, values: Mapping[str, Any]) -> Any:
 
 def identity(setting: Mapping[str, Any], *more: str) -> str:
     """Give a text that two settings share only if they are one, and so is what else is given."""
-    return json.dumps([{key: str(value) for key, value in setting.items()}, *more], sort_keys=True)
+    return json.dumps([{key: written(value) for key, value in setting.items()}, *more], sort_keys=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.runs.finished import Run, identity
+from fedfeat.runs.text import written
 
 # The first words of a name; their options need no group beside them. The first one is always there, the next two
 # wherever they differ.
@@ -86,16 +87,6 @@ def sort_key(value: Any) -> tuple[int, float, str]:
 def is_number(value: Any) -> bool:
     """Whether a value of the configuration is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def written(value: Any) -> str:
-    """Write a value as the command line takes it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list):
-        return f"[{','.join(map(written, value))}]"
-    # Sixteen digits or more would show a float's error, as in 0.30000000000000004.
-    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Setting]:
@@ -203,10 +194,17 @@ def _words(runs: Sequence[Run]) -> Callable[[Run], dict[str, str]]:
         found.setdefault("algorithm", str(run.summary.get("algorithm") or run.path.name))
         if run.setting.get("data.name") in ambiguous:
             # Folders of images of one's own: different data under one name.
-            found["data"] += f" ({Path(run.data_root).name})"
+            found["data"] += f" ({_folder(run, runs)})"
         return found
 
     return words
+
+
+def _folder(run: Run, runs: Sequence[Run]) -> str:
+    """Name the folder of a run's data, with its digest or a number where others of that name hold other data."""
+    name = Path(run.data_root).name
+    others = [*dict.fromkeys(one.data for one in runs if Path(one.data_root).name == name)]
+    return name if len(others) == 1 else f"{name} {run.examples[:7] or others.index(run.data) + 1}"
 
 
 def _told(setting: Mapping[str, Any], group: str) -> str:
@@ -220,7 +218,7 @@ def _told(setting: Mapping[str, Any], group: str) -> str:
 
 
 def _text(setting: Setting, key: str) -> str | None:
-    return str(setting.values[key]) if key in setting.values else None
+    return written(setting.values[key]) if key in setting.values else None
 
 
 def _seed(run: Run) -> Any:

@@ -17,8 +17,9 @@ from fedfeat.runs.figures import (
     same_scale,
     suffixes,
 )
-from fedfeat.runs.labels import is_number, sort_key, written
+from fedfeat.runs.labels import is_number, sort_key
 from fedfeat.runs.quantities import Metric
+from fedfeat.runs.text import written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -120,6 +120,15 @@ def repair_tables(
     return found
 
 
+def repaired_rounds(run_dir: Path) -> list[int]:
+    """Give the rounds of metrics.csv whose rows a repair has put in."""
+    path = run_dir / METRICS
+    columns, *rows = (list(complete_rows(path)) if _is_table(path) else []) or [[]]
+    if REPAIRED not in columns:
+        return []
+    return [int(row[columns.index("round")]) for row in rows if row[columns.index(REPAIRED)] == "1"]
+
+
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     text = io.StringIO()
     columns = dict.fromkeys(["round", "cohort_size", *(key for row in rows for key in row)])

@@ -19,6 +19,16 @@ def flatten(tree: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
     return flat
 
 
+def written(value: Any) -> str:
+    """Write a value as the command line takes it; 1 and 1.0 are one."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{','.join(map(written, value))}]"
+    # Sixteen digits or more would show a float's error, as in 0.30000000000000004.
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table in Markdown, a line each."""
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))

@@ -3,15 +3,16 @@
 from functools import partial
 
 import numpy as np
+import pytest
 import torch
-from harness import make_data
+from harness import make_data, parties
 from torch import nn
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.networks import OneNetwork
-from fedfeat.clients.tasks import Task
-from fedfeat.clients.turns import TrainedTensors, become, make_module, turn_of
+from fedfeat.clients.tasks import Task, Turns
+from fedfeat.clients.turns import TrainedTensors, become, evaluating, make_module, turn_of
 from fedfeat.models.mlp import mlp
 from fedfeat.types import Kept
 
@@ -77,3 +78,29 @@ def test_each_part_is_copied_once_and_without_what_follows_from_others():
     with torch.no_grad():
         module.own.weight.zero_()
     assert torch.equal(trained["own"]["weight"], before)
+
+
+def test_an_index_error_of_a_broadcast_is_not_the_end_of_the_cohort():
+    """Python's own iteration over a sequence takes it for that, and the rest of the clients would be left out."""
+
+    def make(client_id):
+        if client_id == 2:
+            raise IndexError("index 2 is out of bounds")
+        return Task(client_id, 0, None, None, 1)
+
+    made = []
+    with pytest.raises(IndexError, match="out of bounds"):
+        made.extend(task.client_id for task in Turns([0, 1, 2, 3], make))
+
+
+def test_a_module_trains_again_also_where_its_evaluation_has_failed(tmp_path):
+    worker = parties(tmp_path).executor.worker
+
+    def evaluate():
+        with evaluating(worker.module, worker.data.device, worker.trainer):
+            assert not worker.module.training
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        evaluate()
+    assert worker.module.training

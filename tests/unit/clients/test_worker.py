@@ -6,10 +6,11 @@ from torch import nn
 
 from fedfeat import tree
 from fedfeat.client import ClientModule
+from fedfeat.clients.scoring import own_parts
 from fedfeat.clients.tasks import Task
 from fedfeat.data import transforms
 from fedfeat.data.federated import FederatedData
-from fedfeat.data.partition.parts import Parts
+from fedfeat.data.partition.parts import IndexTestParts, Parts
 from fedfeat.errors import DIVERGED, ClientError
 from fedfeat.rounds.own_models import own_scores
 
@@ -158,3 +159,28 @@ def test_a_loss_without_a_gradient_is_named_by_its_class(tmp_path):
         ClientError, match=r"ValueError: _Detached\.loss must depend on weights .* is detached\.$"
     ):
         federation.executor.worker.fit(task(federation, 1, 2))
+
+
+def test_who_holds_all_data_is_scored_on_everyones_test_examples(tmp_path):
+    """Client 0 is tested on two examples of six, client 1 on two, one of them the same, client 2 on one."""
+    whole = make_data(sizes=(5, 3, 8))
+    tests = IndexTestParts(Parts(np.array([0, 3, 3, 4, 1]), np.array([0, 2, 4, 5])))
+    data = FederatedData(whole.dataset, whole.split._replace(test=tests), transforms.none()).pooled()
+    federation = parties(tmp_path, data=data)
+    worker = federation.executor.worker
+    found = own_parts(data, 0, 3)[""]
+    labels = torch.cat([labels for _, labels in found])
+    assert labels.tolist() == whole.dataset.test.labels[[0, 1, 3, 4]].tolist()
+    update = worker.fit(task(federation, 0, 5, evaluate=True))
+    logits = worker.module_of(0).model(whole.dataset.test.inputs[[0, 1, 3, 4]])
+    assert update.metrics["own/acc"] == (logits.argmax(1) == labels).double().mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_mean_loss_of_many_batches_is_that_of_one_in_half_precision_too(dtype, tmp_path):
+    """Two thousand losses of 2.3: a sum in bfloat16 stands still at 1,024, one in float16 ends at infinity."""
+    module = parties(tmp_path).executor.worker.module
+    module.begin_count()
+    for _ in range(2000):
+        module.count(torch.tensor(2.3, dtype=dtype), 64)
+    assert float(module._loss_sum) / module._num_seen == pytest.approx(2.3, rel=1e-2)

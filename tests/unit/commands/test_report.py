@@ -12,7 +12,8 @@ from report_runs import make_run
 
 from fedfeat.commands.report import main
 from fedfeat.commands.report_figures import along
-from fedfeat.commands.report_rows import aggregate, measure, table
+from fedfeat.commands.report_gathered import gather
+from fedfeat.commands.report_rows import aggregate, measure, table, write_number
 from fedfeat.errors import DIVERGED
 from fedfeat.runs.finished import find_runs
 from fedfeat.runs.labels import group_runs, name_settings
@@ -423,3 +424,31 @@ def test_two_metrics_share_a_figure_and_three_have_one_each(tmp_path):
     assert sorted(path.name for path in (tmp_path / "3").glob("*.png")) == [
         f"over_algorithm_{name}.png" for name in ("compute_examples", "global_acc", "last2_global_acc")
     ]
+
+
+def test_data_of_one_name_from_folders_of_one_name_are_told_apart(tmp_path, capsys):
+    for seed in (0, 1):
+        for groups in (2, 4):
+            for place, digest, acc in (("home", "e" * 64, 0.5), ("scratch", "f" * 64, 0.9)):
+                data = {"name": "image_folder", "root": f"/{place}/me/data"}
+                run = tmp_path / "in" / f"{place}{seed}{groups}"
+                make_run(run, seed, "fed2", acc=acc, data=data, structure={"groups": groups})
+                facts = {"input_shape": [1, 8, 8], "classes": ["a", "b"], "fingerprint": [digest, "s"]}
+                (run / "data.json").write_text(json.dumps(facts))
+    main([str(tmp_path / "in"), "--x", "structure.groups", "--out", str(tmp_path / "out")])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "different data sets: image_folder (data eeeeeee), image_folder (data fffffff)." in shown
+    found = gather(find_runs([tmp_path / "in"])[0], axes=["structure.groups"])
+    curves = along("structure.groups", found.settings, found.naming, found.metrics[0], found.numbers).curves
+    assert sorted(point.mean for curve in curves.values() for point in curve.values()) == [0.5, 0.5, 0.9, 0.9]
+
+
+def test_one_and_one_point_zero_are_one_setting(tmp_path):
+    for seed, mu in enumerate((1, 1.0, 0.1)):
+        make_run(tmp_path / str(seed), seed, "fedprox", optimizer={"lr": mu})
+    settings = gather(find_runs([tmp_path])[0]).settings
+    assert sorted(len(setting.runs) for setting in settings.values()) == [1, 2]
+
+
+def test_ten_thousand_is_written_out_from_where_it_rounds_to_it():
+    assert [write_number("x", value) for value in (9999.4, 9999.6, 10000.0)] == ["9999", "10,000", "10,000"]

@@ -1,11 +1,13 @@
 """The comparison in a report: what counts as a method and what as a setting, in Markdown and on the terminal."""
 
+import json
+
 import pytest
 from report_runs import make_run
 
 from fedfeat.commands.report import main
 from fedfeat.commands.report_gathered import gather
-from fedfeat.errors import ConfigError
+from fedfeat.errors import DIVERGED, ConfigError
 from fedfeat.runs.finished import find_runs
 
 PLAIN = ("--x", "algorithm")
@@ -153,7 +155,7 @@ def test_who_never_came_to_a_target_is_behind_and_a_note_says_so(tmp_path):
     found = gather(find_runs([tmp_path])[0], ("to_target/0.3/rounds",)).compared
     (line,) = found.pair_lines().to_dict("records")
     assert (line["less fedavg"], line["better in"]) == ("-inf", "3 of 4 seeds")
-    rule = "a seed in which neither of two came there is in no difference"
+    rule = "a seed in which neither of two came there is in no difference; no mean where each was there alone once"
     assert f"Infinite where a run never came there ({rule}): fedavg in 3 of 4 runs." in found.notes
 
 
@@ -164,3 +166,30 @@ def test_seeds_in_which_nobody_came_to_a_target_are_in_no_difference(tmp_path):
     found = gather(find_runs([tmp_path])[0], ("to_target/0.3/rounds",)).compared
     (line,) = found.pair_lines().to_dict("records")
     assert (line["less fedavg"], line["95% interval"], line["better in"]) == ("+2", "-", "0 of 1 seeds")
+
+
+def test_methods_that_each_came_there_alone_have_no_mean(tmp_path):
+    for seed, (fedavg, fed2) in enumerate([(3, None), (None, 2), (3, 2)]):
+        make_run(tmp_path / f"fedavg-{seed}", seed, "fedavg", reached=fedavg)
+        make_run(tmp_path / f"fed2-{seed}", seed, "fed2", reached=fed2)
+    found = gather(find_runs([tmp_path])[0], ("to_target/0.3/rounds",)).compared
+    (line,) = found.pair_lines().to_dict("records")
+    assert (line["less fedavg"], line["95% interval"]) == ("-", "-")
+    assert any("no mean where each was there alone once" in note for note in found.notes)
+
+
+def test_a_seed_that_diverged_is_compared_by_what_the_others_of_its_method_have(tmp_path):
+    for seed in (0, 1, 2):
+        make_run(tmp_path / f"a{seed}", seed)
+        place = make_run(tmp_path / f"b{seed}", seed, algorithm="fedrep", finished=seed < 2)
+        columns = (place / "metrics.csv").read_text().replace("global/acc", "personal/acc_mean")
+        (place / "metrics.csv").write_text(columns)
+        if seed < 2:
+            final = json.loads((place / "summary.json").read_text()) | {"final": {"personal/acc_mean": 0.7}}
+            (place / "summary.json").write_text(json.dumps(final))
+    (place / "failure.txt").write_text(f"Client 3 failed in round 3: its update {DIVERGED}.\n")
+    found = compared(tmp_path)
+    assert found.heading.startswith("Methods compared by global/acc")
+    assert any("personal/acc_mean of fedrep" in note for note in found.notes)
+    (pair,) = found.pairs
+    assert (pair.method, pair.interval.num_seeds) == ("fedrep", 3)

@@ -176,6 +176,20 @@ def test_curves_clients_splits_and_maps_are_those_of_the_files(page):
     assert list(base64.b64decode(layer["data"])) == [255, 0, 1, 255, 0, 1, 255, 0, 1, 255, 0, 1]
 
 
+@pytest.mark.parametrize(
+    "metric", ["last3/personal/acc_mean", "within/bytes/1e9/personal/acc_mean", "personal/acc_mean"]
+)
+def test_clients_are_those_of_the_model_that_a_computed_metric_is_about(metric, tmp_path):
+    run = add_details(make_run(tmp_path / "in" / "a", algorithm="fedrep"))
+    for name, other in (("metrics.csv", "global/acc"), ("summary.json", "global/acc")):
+        (run / name).write_text((run / name).read_text().replace(other, "personal/acc_mean"))
+    lines = (run / "clients.csv").read_text().splitlines()
+    filled = [line.rpartition(",")[0] + ",0.9" for line in lines[1:]]
+    (run / "clients.csv").write_text("\n".join([lines[0], *filled]) + "\n")
+    found = data(make_page(tmp_path, "--metric", metric, "--x", "algorithm"))["clients"]["settings"]["fedrep"]
+    assert (found["of"], found["box"]) == ("personal_acc", [0.9] * 5)
+
+
 def test_settings_keep_the_order_of_the_table(tmp_path):
     for depth in (2, 10):
         make_run(tmp_path / "in" / str(depth), structure={"depth": depth})

@@ -5,7 +5,7 @@ import io
 import pandas as pd
 import pytest
 
-from fedfeat.commands.report_text import column_parts, latex, markdown, show
+from fedfeat.commands.report_text import column_parts, latex, markdown, one_head, show
 
 LINES = pd.DataFrame(
     {
@@ -101,3 +101,23 @@ def test_columns_are_shared_out_in_order():
     parts = column_parts(LINES, 80)
     assert [name for part in parts for name in part] == list(LINES.columns[1:])
     assert column_parts(LINES, 10) == [[name] for name in LINES.columns[1:]]
+
+
+def test_differences_in_several_settings_are_told_apart_in_every_part():
+    """Two settings with three methods each: no two lines have one head, by which a narrow table would be turned."""
+    pairs = pd.DataFrame(
+        {
+            "setting": ["iid"] * 3 + ["dirichlet"] * 3,
+            "method": ["fed2", "fedprox", "fedrep"] * 2,
+            "less fedavg": [f"+0.{n}11" for n in range(6)],
+            "95% interval": [f"[+0.{n}0, +0.{n}2]" for n in range(6)],
+            "better in": ["3 of 3 seeds"] * 6,
+        }
+    )
+    lines = one_head(pairs)
+    assert lines.setting.tolist()[:2] == ["iid: fed2", "iid: fedprox"]
+    for width in (60, 80, 120):
+        text = "\n".join(printed(lines, width))
+        assert all(text.count(f"+0.{n}11") == 1 for n in range(6)), width
+        assert "…" not in text
+    assert one_head(pairs.drop(columns="setting")).columns[0] == "method"

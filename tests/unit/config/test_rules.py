@@ -83,6 +83,33 @@ def test_rules_between_keys(federation, sentence):
 
 
 @pytest.mark.parametrize(
+    ("federation", "trainer", "sentence"),
+    [
+        ({"local_steps": 5}, {"limit_train_batches": 2}, "null beside federation.local_steps (5)"),
+        ({"local_steps": 5}, {"accumulate_grad_batches": 2}, "1 beside federation.local_steps (5)"),
+        (
+            {"local_epochs": 0.5},
+            {"accumulate_grad_batches": 2},
+            "1 beside a federation.local_epochs that is no whole number (0.5)",
+        ),
+        ({"local_epochs": 2}, {"accumulate_grad_batches": 2, "limit_train_batches": 2}, None),
+        ({"local_steps": 5}, {"accumulate_grad_batches": 1, "limit_train_batches": None}, None),
+    ],
+)
+def test_epochs_that_are_made_shorter_are_counted_in_epochs(federation, trainer, sentence):
+    """Lightning would end after as many epochs as five steps of whole epochs are."""
+    config = {"federation": {"local_epochs": None, "local_steps": None} | federation, "trainer": trainer}
+    if sentence is None:
+        check(config)
+    else:
+        with pytest.raises(
+            ConfigError,
+            match=rf"^trainer\.{next(iter(trainer))} must be {re.escape(sentence)}, but it is 2\.$",
+        ):
+            check(config)
+
+
+@pytest.mark.parametrize(
     "federation",
     [
         {"num_clients": 3, "cohort_size": 3, "fraction": None},

@@ -63,6 +63,7 @@ def test_fingerprint_follows_every_part_of_the_data():
             r"images must be .* \(N, C, H, W\), but they are uint8 of the shape \(3, 4, 4\)",
         ),
         (lambda: make(columns={"writer": np.zeros(3)}), r"writer must have one entry per input \(2\)"),
+        (lambda: make(columns={"labels": np.zeros(2)}), r"columns must have other names than labels"),
     ],
 )
 def test_inconsistent_data_is_refused(build, message):

@@ -106,3 +106,9 @@ def test_a_number_that_is_none_leaves_no_interval(lost):
     found = difference({0: 0.3, 1: 0.4, 2: 0.5} | {lost: math.nan}, {0: 0.2, 1: 0.2, 2: 0.3})
     assert all(map(math.isnan, found[:3]))
     assert found.num_seeds == 3
+
+
+def test_two_who_were_each_there_alone_have_no_mean_and_no_end(tmp_path):
+    found = difference({0: 3.0, 1: math.inf, 2: 4.0}, {0: math.inf, 1: 5.0, 2: 4.0})
+    assert math.isnan(found.mean)
+    assert (found.low, found.high, found.num_seeds) == (-math.inf, math.inf, 3)

@@ -13,6 +13,7 @@ from fedfeat.models.grouped_layers import GroupedLinear, grouped_conv
 from fedfeat.models.lstm import sent140_lstm
 from fedfeat.models.redraw import drawn_again
 from fedfeat.models.resnet import resnet_cifar
+from fedfeat.models.streams import is_depthwise
 from fedfeat.models.torchvision_adapter import torchvision_model
 from fedfeat.models.vgg import vgg9, vgg11
 from fedfeat.types import Vocabulary
@@ -104,3 +105,18 @@ def test_a_layer_that_belongs_to_groups_and_reads_everything_is_drawn_group_by_g
     assert weight.shape[1] == read
     bound = (6 / ((read + len(weight) / 4) * 25)) ** 0.5
     assert 0.97 * bound < weight.abs().max() <= bound
+
+
+def test_uneven_depthwise_layers_are_drawn_group_by_group():
+    """MobileNetV2 in 7 groups: what one channel reads and gives has the spread of its group, not of all 960."""
+    base = torchvision_model((3, 32, 32), 10, arch="mobilenet_v2")
+    spread = {}
+    for policy in ("nearest", "uneven"):
+        form = GroupSeparation(groups=7, width_policy=policy)
+        layers = [
+            m for m in form(base, form.sets(base)).modules() if is_depthwise(m) and m.weight.shape[0] > 900
+        ]
+        spread[policy] = float(
+            torch.cat([m.weight.detach().flatten() for m in layers if hasattr(m, "group_of_row")]).std()
+        )
+    assert spread["uneven"] == pytest.approx(spread["nearest"], rel=0.1)

@@ -108,5 +108,6 @@ def test_a_single_layer_cannot_be_separated():
     rule = r"^structure must separate a network of at least 2 layers, but this one has 1\.$"
     with pytest.raises(ConfigError, match=rule):
         separate(partial(mlp, hidden=[]), (4,), 3)
-    network = separate(partial(mlp, hidden=[]), (4,), 3, boundary="dense", depth=0)
-    assert network.last_layer.weight.shape == (3, 4)
+    for depth in (0, "last6"):
+        network = separate(partial(mlp, hidden=[]), (4,), 3, boundary="dense", depth=depth)
+        assert network.last_layer.weight.shape == (3, 4)

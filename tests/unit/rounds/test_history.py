@@ -1,9 +1,11 @@
 """What is kept of rounds: where the run stops, and what its targets cost."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedfeat.rounds import history
-from fedfeat.rounds.history import first_history, note
+from fedfeat.rounds.history import first_history, note, settle_tables
 from fedfeat.runs.records import RoundRecord
 
 # Prices of a round, so that no two costs are alike.
@@ -62,3 +64,44 @@ def test_commit_and_machine_that_a_run_goes_on_with_are_the_last_of_its_own(monk
         kept = history.made_by(kept, {"cpu": name})
         machines = [{"cpu": one} for one in expected]
         assert kept == {"rows": {}, "git_commits": expected, "machines": machines}
+
+
+def test_a_round_without_what_the_best_was_chosen_by_is_none():
+    """Its cohort had no validation examples: neither does it win by another number, nor is what comes after it new."""
+    kept, name = first_history(), "local_pre_agg/val_acc_mean"
+    for round_idx, found in enumerate(
+        [{"val/acc": 0.1}, {"val/acc": 0.5, name: 0.4}, {"val/acc": 0.9}, {"val/acc": 0.6, name: 0.3}]
+    ):
+        record = RoundRecord(round_idx, (), {**dict.fromkeys(COSTS, 0.0), **found}, True)
+        note(kept, record, [], "local_pre_agg/acc_mean", None)
+    assert (kept["best_val"]["round"], kept["best_val"][name]) == (1, 0.4)
+
+
+class NoCheckpoints:
+    def rounds(self):
+        return []
+
+
+def settled(run_dir, last, kept, repair=True):
+    settle_tables(run_dir, last, kept, SimpleNamespace(evaluates=lambda _: True), NoCheckpoints(), repair)
+    return kept["repaired"]
+
+
+def test_of_several_repairs_all_are_said(tmp_path):
+    metrics, clients = tmp_path / "metrics.csv", tmp_path / "clients.csv"
+    metrics.write_text("round,x\n0,1\n3,1\n")
+    clients.write_text("round,x\n0,1\n3,1\n")
+    kept = {"rows": {"metrics.csv": 4, "clients.csv": 4}}
+    assert settled(tmp_path, 3, kept) == {"metrics.csv": [1, 2], "clients.csv": 2}
+    head, *rows = metrics.read_text().splitlines()
+    fields = dict.fromkeys(head.split(","), "")
+    metrics.write_text("\n".join([head, *rows, ",".join({**fields, "round": "5"}.values())]) + "\n")
+    clients.write_text("round,x\n0,1\n3,1\n5,1\n")
+    kept["rows"] = {"metrics.csv": 6, "clients.csv": 4}
+    assert settled(tmp_path, 5, kept) == {"metrics.csv": [1, 2, 4], "clients.csv": 3}
+
+
+def test_a_repair_whose_start_was_killed_is_known_from_the_table(tmp_path):
+    (tmp_path / "metrics.csv").write_text("round,x\n0,1\n2,1\n")
+    settled(tmp_path, 2, {"rows": {"metrics.csv": 3}})
+    assert settled(tmp_path, 2, {"rows": {"metrics.csv": 3}}, repair=False) == {"metrics.csv": [1]}

@@ -69,6 +69,11 @@ def test_stragglers_finish_whole_epochs_below_all_of_them():
     assert straggler_steps(0, 0, 4, 1, 1) == 1
     assert {straggler_steps(0, round_idx, 4, 15, 3, 2) for round_idx in range(200)} == {6, 9, 12}
     assert {straggler_steps(0, round_idx, 4, 6, 3, 2) for round_idx in range(200)} == {1, 2, 3, 4, 5}
+    assert {straggler_steps(0, round_idx, 4, 25, 10) for round_idx in range(200)} == {
+        10,
+        20,
+    }  # two epochs and a half
+    assert {straggler_steps(0, round_idx, 4, 15, 10) for round_idx in range(200)} == {10}
 
 
 def test_seeds_differ_with_every_part_of_the_address():
