@@ -121,7 +121,7 @@ def pack(options: argparse.Namespace) -> None:
         folder = scratch / "bundle"
         folder.mkdir()
         parts = Parts(folder, options.part_size)
-        with tarfile.open(fileobj=parts, mode="w|bz2") as archive:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=parts, mode="w|bz2", dereference=True) as archive:  # type: ignore[call-overload]
             for name, path in entries:
                 archive.add(path, name, filter=plain)
         parts.close()

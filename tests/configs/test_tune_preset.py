@@ -3,7 +3,7 @@
 import pytest
 
 from fedfeat.commands.python import accepted
-from fedfeat.commands.tune_preset import preset_of
+from fedfeat.commands.tune_preset import deletions, preset_of
 from fedfeat.runs.directory import experiment_config
 
 BEST = ["optimizer.lr=0.0123", "federation.local_epochs=5", "model.hidden=[4]"]
@@ -40,3 +40,22 @@ def test_it_composes_to_the_same_run(words, tmp_path):
     _, found = accepted(["experiment=tuned", f"hydra.searchpath=[file://{tmp_path}]"])
     assert experiment_config(found) == experiment_config(expected)
     assert found["logger"].keys() == expected["logger"].keys()
+
+
+def test_what_is_deleted_stands_beside_the_preset(tmp_path):
+    words = [
+        "experiment=digits_10x3",
+        "model=mlp",
+        "~optimizer.momentum",
+        "~optimizer.weight_decay=0.0",
+        BEST[0],
+    ]
+    (tmp_path / "experiment").mkdir()
+    text = preset_of(words, "Trial 3.")
+    (tmp_path / "experiment" / "tuned.yaml").write_text(text)
+    assert "weight_decay" not in text
+    assert deletions(words) == words[2:4]
+    _, expected = accepted(words)
+    _, found = accepted(["experiment=tuned", f"hydra.searchpath=[file://{tmp_path}]", *deletions(words)])
+    assert experiment_config(found) == experiment_config(expected)
+    assert "momentum" not in found["optimizer"]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import fedfeat
 from fedfeat.commands import calibrate as command
-from fedfeat.commands.calibration import _moments
+from fedfeat.commands.calibration import Calibrated, Settings, _moments
 from fedfeat.commands.client_models import become_server
 from fedfeat.commands.reopen import reopen
 
@@ -109,6 +109,12 @@ def test_the_runs_of_a_folder_are_calibrated_beside_each_other(finished, calibra
     assert (code, err) == (0, "")
     with (tmp_path / "figures" / "calibration.csv").open() as file:
         assert [row["run"] for row in csv.DictReader(file)] == ["synthetic-fedavg", "synthetic-fedprox"]
+
+
+def test_a_comma_in_a_runs_name_moves_no_column(tmp_path):
+    one = Calibrated("fed,avg", 3, (0.5, 1.0), (0.6, 0.9), 10, 20, {"weight": torch.zeros(1)})
+    table, *_ = command.write([one], Settings(), tmp_path)
+    assert [*csv.reader(table.read_text().splitlines())] == command.rows([one])
 
 
 def test_a_run_without_a_servers_model_and_wrong_numbers_are_refused(finished, calibrate, tmp_path):

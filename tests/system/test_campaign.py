@@ -241,6 +241,7 @@ def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):
             ["--with", "optimizer.lr=1", "--with", "executor=serial"],
             "--with must be an override that changes no number",
         ),
+        (["--with", "hydra.run.dir=/tmp/x"], "--with must leave the folders of runs as they are"),
         (["--with", "executor"], "--with must be an override that changes no number"),
         (["--with", "serial"], "--with must be an override that changes no number"),
     ],

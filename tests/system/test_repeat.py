@@ -85,6 +85,9 @@ def test_what_nobody_has_declared_is_not_made(copy, tmp_path, word):
     "word",
     [
         "executor._target_=os.system",
+        "executor={memory_mb:{_target_:shutil.copyfile,src:/etc/hostname,dst:/tmp/written}}",
+        "+executor={memory_mb:{_target_:os.system}}",
+        "executor=${oc.env:HOME}",
         "+logger.mine._target_=os.system",
         "+hydra.callbacks.mine._target_=os.system",
     ],

@@ -149,6 +149,7 @@ def test_without_validation_data_or_optuna_there_is_one_sentence(tmp_path, conso
     [
         ("partition.val_fraction=2", "partition.val_fraction must be in [0, 1), but it is 2."),
         ("+optimizer.rho=1", "optimizer.rho must be a known key"),
+        ("++seed=1,2", "seed must be one number, which all trials have, but it is '1,2'."),
     ],
 )
 def test_what_all_trials_would_be_refused_for_is_refused_by_a_dry_run(

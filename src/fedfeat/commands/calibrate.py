@@ -4,6 +4,8 @@ Every client would send the moments of its features by class; here they are comp
 themselves stay as they are.
 """
 
+import csv
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -54,7 +56,9 @@ def write(found: Sequence["Calibrated"], settings: "Settings", out: Path) -> lis
 
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / "calibration.csv", out / "calibration.json"]
-    atomic_write_text(paths[0], "".join(",".join(row) + "\n" for row in rows(found)))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows(found))
+    atomic_write_text(paths[0], text.getvalue())
     record = asdict(settings) | {"training": settings.training._asdict()}
     atomic_write_text(paths[1], json.dumps(record, indent=2) + "\n")
     for number, one in enumerate(found, start=1):

@@ -131,11 +131,14 @@ def stored_config(run_dir: Path) -> dict[str, Any]:
 
 
 def runs_below(folders: Iterable[Path], mark: str = "summary.json") -> list[Path]:
-    """Give the runs in folders that have a file, the finished ones; a folder itself where it is one, or has none."""
+    """Give the runs in folders that have a file, the finished ones; each once.
+
+    A folder is a run itself, or where there is none in it.
+    """
     runs: list[Path] = []
     for folder in folders:
         runs += [folder] if (folder / mark).exists() else holders(folder, mark) or [folder]
-    return runs
+    return [*dict.fromkeys(runs)]
 
 
 def readable_runs(folders: Iterable[Path]) -> list[Path]:

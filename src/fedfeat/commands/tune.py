@@ -72,8 +72,9 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
     if not config["partition"].get("val_fraction"):
         rule = "be above 0 (0.2, say), for trials are compared on examples held out of training and never on test data"
         raise ConfigError.rule("partition.val_fraction", rule, config["partition"].get("val_fraction"))
-    if "seed" in swept:
-        raise ConfigError.rule("seed", "be one number, which all trials have", swept["seed"])
+    for key, text in swept.items():
+        if key_of(key) == "seed":
+            raise ConfigError.rule("seed", "be one number, which all trials have", text)
     space, notes, judged = _space(cfg, config, fixed, swept)
     fixed += judged
     for end in (0, 1):
@@ -106,9 +107,9 @@ def _space(
     judged = [] if TARGET in set_here else _judged(cfg, metric)
     notes += [f"{word}, by which the method is judged" for word in judged]
     for key in [*of_file]:
-        if key in swept:
-            continue
-        if key in set_here:
+        if key in map(key_of, swept):
+            del of_file[key]
+        elif key in set_here:
             notes.append(f"{key} is fixed by the command line")
             del of_file[key]
         elif not _may_be_tried(cfg, key):

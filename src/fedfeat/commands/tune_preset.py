@@ -18,12 +18,14 @@ _PRESETS = ("experiment", "arm", "scale", "sweep", "debug")
 def preset_of(words: Sequence[str], comment: str) -> str:
     """Write a preset that composes to what the words do; where runs lie and which launcher starts them is left out.
 
+    What the words delete (``~key``) no preset can: `deletions` go beside it.
+
     Args:
         words: Overrides, each with one value.
         comment: What the preset is.
     """
     places = folders(words)
-    given = [one for one in overrides(words) if not one.key_or_group.startswith("hydra")]
+    given = [one for one in overrides(words) if not (one.key_or_group.startswith("hydra") or one.is_delete())]
     presets = [one for name in _PRESETS for one in given if one.key_or_group == name]
     groups = [one for one in given if one not in presets and _is_group(places, one)]
     values = [one for one in given if one not in presets and one not in groups]
@@ -34,6 +36,11 @@ def preset_of(words: Sequence[str], comment: str) -> str:
         _put(body, one.key_or_group.split("."), one.value())
     content = ({"defaults": defaults} if defaults else {}) | body
     return f"# @package _global_\n# {comment}\n{yaml.safe_dump(content, sort_keys=False)}"
+
+
+def deletions(words: Sequence[str]) -> list[str]:
+    """Give the words that delete something."""
+    return [word for word in words if word.startswith("~")]
 
 
 def _is_group(places: Sequence[Traversable], one: Override) -> bool:

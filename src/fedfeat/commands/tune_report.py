@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedfeat.commands.tune_preset import preset_of
+from fedfeat.commands.tune_preset import deletions, preset_of
 from fedfeat.config.spaces import Interval
 from fedfeat.evidence.lengths import Standing
 from fedfeat.evidence.progress import duration
@@ -93,6 +93,10 @@ def conclude(search: Search, console: Console) -> bool:
     for trial in _known(search):
         if FAILED in trial.user_attrs:
             console.print(f"trial {trial.number}: {trial.user_attrs[FAILED]}", soft_wrap=True, markup=False)
+    if search.gave_up:
+        print(
+            "No other trial is begun, for none has succeeded and too many have failed; the same command goes on."
+        )
     if best is None:
         return False
     written += draw(search, shares)
@@ -111,8 +115,8 @@ def conclude(search: Search, console: Console) -> bool:
         console.print(str(path), soft_wrap=True, highlight=False, markup=False)
     print(f"best, by validation data, is trial {best.number} with {best.value:.4f}; for a run of it:")
     print(f"  uv run fedfeat {shlex.join(words)}")
-    paths = [word for word in words if word.startswith("hydra.searchpath")]
-    print(f"  uv run fedfeat {shlex.join(['--config-dir', str(presets), f'experiment={PRESET}', *paths])}")
+    beside = [*(word for word in words if word.startswith("hydra.searchpath")), *deletions(words)]
+    print(f"  uv run fedfeat {shlex.join(['--config-dir', str(presets), f'experiment={PRESET}', *beside])}")
     return True
 
 

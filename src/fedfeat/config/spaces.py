@@ -83,11 +83,11 @@ def dimension(key: str, text: str) -> Dimension:
     """
     try:
         found = OverridesParser.create().parse_override(f"{key}={text}")
+        if found.is_sweep_override():
+            return _of(found, text)
     except HydraException as error:
         raise _refusal(key, text) from error
-    if not found.is_sweep_override():
-        raise _refusal(key, text)
-    return _of(found, text)
+    raise _refusal(key, text)
 
 
 def _of(found: Override, text: str) -> Dimension:
@@ -108,7 +108,7 @@ def _refusal(key: str, text: str) -> ConfigError:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Tell the words of a command line that fix a value from those that give several, by key."""
+    """Tell the words of a command line that fix a value from those that give several, by key with its ``+``."""
     swept = {one.get_key_element(): str(one.input_line).partition("=")[2] for one in _swept(words)}
     lines = {one.input_line for one in _swept(words)}
     return [word for word in words if word not in lines], swept

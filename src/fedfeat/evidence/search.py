@@ -49,6 +49,7 @@ class Search:
     launcher: str | None = None
     _cut: set[int] = field(default_factory=set)
     _again: set[int] = field(default_factory=set)
+    _failures: int = 0
     _standings: dict[int, Standing | None] = field(default_factory=dict)
 
     def place(self, number: int) -> Path:
@@ -72,6 +73,12 @@ class Search:
         """Give a trial."""
         return self.study.get_trials(deepcopy=False)[number]
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether trials have failed since this start, and none has ever succeeded."""
+        states = {trial.state.name for trial in self.study.get_trials(deepcopy=False)}
+        return self._failures >= _GIVE_UP and "COMPLETE" not in states
+
     def ready(self, running: Sequence[int]) -> int | None:
         """Give a trial that was interrupted, else a new one; None where there are enough."""
         for trial in self.study.get_trials(deepcopy=False):
@@ -82,7 +89,7 @@ class Search:
             elif not self._settled(trial.number):
                 return trial.number
         counted = [trial for trial in self.study.get_trials(deepcopy=False) if trial.params]
-        if len(counted) >= self.trials or _hopeless(counted):
+        if len(counted) >= self.trials or self.gave_up:
             return None
         return propose(self.study, self.asked)
 
@@ -152,6 +159,7 @@ class Search:
         if has_diverged(self.place(number)):
             self._tell(number, "COMPLETE", 0.0)
         else:
+            self._failures += 1
             self._tell(number, "FAIL")
         note(self.place(number), sentence)
 
@@ -178,8 +186,3 @@ def validated_rounds(place: Path) -> list[tuple[int, float]]:
     cells = [(int(row["round"]), row[name]) for row in rows if row[name]]
     numbers = [(round_idx, float(text)) for round_idx, text in cells if round_idx > 0]
     return [(round_idx, value if math.isfinite(value) else 0.0) for round_idx, value in numbers]
-
-
-def _hopeless(trials: Sequence[FrozenTrial]) -> bool:
-    states = [trial.state.name for trial in trials]
-    return states.count("FAIL") >= _GIVE_UP and "COMPLETE" not in states

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,13 +16,14 @@ import yaml
 
 from fedfeat.config.search_path import overrides
 from fedfeat.errors import ConfigError
-from fedfeat.files import atomic_write_text
+from fedfeat.files import atomic_write_bytes, atomic_write_text
 from fedfeat.runs.directory import DATA, FAILURE, experiment_config, fingerprint_of, fixes_numbers, key_of
 from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.tables import METRICS, rows_so_far
 
 KEPT = (METRICS, "summary.json")
 """Files of a run that are kept as they are, beside its configuration and overrides."""
+_PLACES = re.compile(r"hydra\.(run|sweep)(\.|$)")
 THEN = "then"
 """Folder of what followed a run: its tables are kept too."""
 
@@ -72,6 +74,8 @@ def check_neutral(words: Iterable[str], key: str = "--with") -> None:
     for word in words:
         if "=" not in word or fixes_numbers(key_of(word)):
             raise ConfigError.rule(key, "be an override that changes no number, such as executor=ray", word)
+        if _PLACES.match(key_of(word)):
+            raise ConfigError.rule(key, "leave the folders of runs as they are", word)
 
 
 def check_words(place: Path, words: Sequence[str]) -> None:
@@ -122,7 +126,7 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
     # What says that a run has ended comes last: with it a run is there.
     names = (METRICS, FAILURE) if diverged else (*further, *followed, *KEPT)
     for name in names:
-        atomic_write_text(place / name, (run_dir / name).read_text())
+        atomic_write_bytes(place / name, (run_dir / name).read_bytes())
 
 
 @cache

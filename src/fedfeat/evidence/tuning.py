@@ -63,4 +63,6 @@ def validation_score(place: Path) -> float:
     if name is None:
         raise no_validation(f"0 in {place}")
     last = 1 if name.startswith("final_all/") else LAST
+    if (trained := metrics["round"] > 0).any():
+        metrics = metrics[trained]
     return float(metrics[name].to_numpy(float)[-last:].mean())

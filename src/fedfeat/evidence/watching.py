@@ -25,7 +25,7 @@ from fedfeat.runs.tables import METRICS, rows_so_far
 
 STATES = ("running", "failed", "quiet", "cut short", "finished")
 """What a run can be, in the order in which runs are shown."""
-_INNER = {"checkpoints", "clients", "figures", "observed", ".hydra", ".submitit", "then"}
+_HIDDEN = {".hydra", ".submitit"}
 _PATIENCE_S = 120.0
 _ROUNDS = 5  # of silence
 _ENDED = re.compile(r"^(exit -?\d+: .*|pruned after round \d+|fedfeat: .*)$")
@@ -80,7 +80,7 @@ def run_folders(folder: Path) -> Iterator[Path]:
             folders[:] = []
             yield place
         else:
-            folders[:] = [name for name in folders if name not in _INNER]
+            folders[:] = [name for name in folders if name not in _HIDDEN]
 
 
 def _read(folder: Path, place: Path, now: float) -> Watched:

@@ -23,7 +23,17 @@ def test_it_is_written_as_a_sweep(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["0.1", "interval(2, 1)", "tag(log, interval(0, 1))", "interval(1", "[1, 2]", "", "shuffle(1, 2)"]
+    "text",
+    [
+        "0.1",
+        "interval(2, 1)",
+        "tag(log, interval(0, 1))",
+        "interval(1",
+        "[1, 2]",
+        "",
+        "shuffle(1, 2)",
+        "glob(*)",
+    ],
 )
 def test_what_gives_no_choice_is_refused(text):
     with pytest.raises(

@@ -200,6 +200,10 @@ def test_a_failure_has_its_sentence_and_three_without_a_success_are_the_end(sear
     assert one.trial(0).user_attrs[FAILED] == sentence
     assert (one.place(0) / LOG).read_text().splitlines()[-1] == sentence
     assert one.ready([]) is None
+    assert one.gave_up
+    again = search(trials=9)  # the cause may have passed
+    assert not again.gave_up
+    assert again.ready([]) == 3
 
 
 def test_a_client_that_diverged_is_told_as_bad_values_and_is_never_the_best(search):

@@ -5,7 +5,7 @@ import yaml
 
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.campaign import Cell
-from fedfeat.evidence.stored import check_words
+from fedfeat.evidence.stored import check_words, keep
 from fedfeat.evidence.tuning import chosen_point, point_scores
 
 
@@ -33,6 +33,13 @@ def test_the_last_three_evaluations_decide_and_no_test_data(place):
     )
     assert point_scores(places) == {"early": pytest.approx(0.2), "late": pytest.approx(0.3)}
     assert chosen_point(places) == "late"
+
+
+def test_the_untrained_model_is_none_of_the_last_three(place):
+    """Of two rounds there are two; clients' own models right after their fits have no number before the first."""
+    assert point_scores(dict([place("few", [0.1, 0.6, 0.7])])) == {"few": pytest.approx(0.65)}
+    own = {"name": "local_pre_agg/val_acc_mean", "target": "local_pre_agg/acc_mean"}
+    assert point_scores(dict([place("own", ["", 0.6, 0.7], **own)])) == {"own": pytest.approx(0.65)}
 
 
 def test_seeds_are_averaged_and_the_first_among_equals_is_taken(place):
@@ -87,3 +94,16 @@ def test_a_run_is_the_one_that_is_asked_for_by_the_words_that_fix_numbers(tmp_pa
         return
     with pytest.raises(ConfigError, match=f"but it was made with {named}.$"):
         check_words(tmp_path, asked)
+
+
+def test_what_is_kept_of_a_run_may_be_a_picture(tmp_path):
+    run = tmp_path / "run"
+    (run / "figures").mkdir(parents=True)
+    (run / "config.yaml").write_text(
+        yaml.safe_dump({"name": "x", "group": "y", "federation": {"num_rounds": 1}})
+    )
+    (run / "metrics.csv").write_text("round,global/acc\n0,0.1\n")
+    (run / "summary.json").write_text("{}")
+    (run / "figures" / "overview.png").write_bytes(b"\x89PNG\r\n\xff\x00")
+    keep(run, tmp_path / "kept", ["a=1"], ["figures/overview.png"])
+    assert (tmp_path / "kept" / "figures" / "overview.png").read_bytes() == b"\x89PNG\r\n\xff\x00"

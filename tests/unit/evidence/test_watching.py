@@ -168,3 +168,12 @@ def test_what_has_finished_is_read_once(run, tmp_path):
 
 def test_an_empty_folder_says_so(tmp_path):
     assert drawn(watched(tmp_path)).splitlines()[0] == "no run yet"
+
+
+def test_a_sweep_or_an_arm_may_be_called_what_a_run_calls_its_folders(run, tmp_path):
+    for name in ("clients/num=1", "figures/x", "then/x", "checkpoints/x", "observed/x"):
+        run(f"sweep/{name}")
+    run("sweep/.submitit/1")
+    assert [*by_name(tmp_path / "sweep")] == [
+        "checkpoints/x", "clients/num=1", "figures/x", "observed/x", "then/x",
+    ]  # fmt: skip

@@ -36,3 +36,9 @@ def test_a_linked_run_is_one_of_the_folder(tmp_path):
     assert [one.name for one in watched(tmp_path / "logs")] == ["linked"]
     assert runs_below([tmp_path / "logs"]) == [linked]
     assert find_runs([tmp_path / "logs"])[1][0].startswith(f"{linked}: skipped, unreadable")
+
+
+def test_a_run_that_is_named_twice_is_one(tmp_path):
+    (tmp_path / "all" / "one").mkdir(parents=True)
+    (tmp_path / "all" / "one" / "summary.json").touch()
+    assert runs_below([tmp_path / "all", tmp_path / "all" / "one"]) == [tmp_path / "all" / "one"]
