@@ -214,6 +214,7 @@ class Setting(NamedTuple):
         drops_stragglers: Whether some participants of a round send nothing.
         augmented: Whether training inputs are new in every epoch.
         sources: Where unlabelled inputs can come from, see `Source`.
+        permuted: Whether each client sees inputs in an order of the pixels of its own.
     """
 
     algorithm: str
@@ -225,6 +226,7 @@ class Setting(NamedTuple):
     drops_stragglers: bool = False
     augmented: bool = False
     sources: tuple[Source, ...] = ("train_pool", "test_unlabelled")
+    permuted: bool = False
 
 
 class Site(NamedTuple):

@@ -175,3 +175,14 @@ def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
         monkeypatch.setattr(owner, attribute, mutant)
     with pytest.raises(AssertionError):
         check(tmp_path, Apfl(adaptive=True), of(APFLClient, alpha=ALPHA, adaptive=True))
+
+
+def test_alpha_is_never_of_half_precision():
+    """Around .5 bfloat16 has no number within .001, and a usual step is smaller."""
+    mix = apfl._Mix(0.501)
+    assert [float(mix.to(dtype).alpha) for dtype in (torch.bfloat16, torch.float16)] == [
+        pytest.approx(0.501)
+    ] * 2
+    assert mix.alpha.dtype == torch.float32
+    assert mix.to(torch.float64).alpha.dtype == torch.float64
+    assert mix.to("meta").alpha.is_meta

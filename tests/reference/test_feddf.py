@@ -426,6 +426,7 @@ def test_whole_runs_of_stacked_clients_are_those_of_serial(name, tmp_path, monke
             [*VALIDATED[1:], "algorithm.server.source=heldout"],
             ConfigError, "algorithm.server.source must be another where watch is validation",
         ),
+        (["partition=permuted"], ConfigError, "partition must be another for algorithm=feddf"),
         (["structure=trimmed"], ConfigError, "structure must be none for FedDF"),
         (["algorithm.client.personal=[head]"], UserError, r"algorithm.client.personal must be \[\] for FedDFServer"),
     ],
@@ -471,3 +472,12 @@ def test_a_planted_bug_would_be_noticed(bug, tmp_path, monkeypatch):
     monkeypatch.setattr(*BUGS[bug])
     with pytest.raises(AssertionError):
         check(tmp_path)
+
+
+def test_a_student_of_half_precision_is_distilled_in_single(tmp_path):
+    """Adam divides by the root of second moments, which float16 has as zeros."""
+    words = ["trainer.precision=16-true", "federation.num_rounds=2"]
+    _, steps = steps_of(tmp_path, "algorithm=feddf", *words)
+    params = steps[-1][0].state.students[""].params
+    assert {tensor.dtype for tensor in params.values() if tensor.is_floating_point()} == {torch.float16}
+    assert all(bool(tensor.isfinite().all()) for tensor in params.values())

@@ -30,6 +30,7 @@ from fedfeat.client import joined
 from fedfeat.errors import UserError
 from fedfeat.models.mlp import mlp
 from fedfeat.rounds.sampling import sample_stragglers, straggler_steps
+from fedfeat.types import Federation, Update, Weights
 
 DOUBLE = {"precision": "64-true"}
 FED2 = "algorithm/server@algorithm.server.average=fed2"
@@ -307,3 +308,19 @@ def test_a_second_proximal_term_is_refused(tmp_path):
         "algorithm/client must have one proximal term for algorithm=feddyn, but it has FedProx's beside that of "
         "algorithm.client.alpha."
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_h_of_many_clients_is_their_sum_in_half_precision_too(dtype):
+    """One of 700 a round, each 1 further than theta = 0, with alpha = 1: h is -1 after all of them."""
+    model = nn.Linear(1, 1, bias=False).to(dtype)
+    nn.init.zeros_(model.weight)
+    federation = Federation(700, np.ones(700, int), np.ones((700, 1), int), {"weight": "shared"}, None)
+    one = FedDynServer(FedAvgServer("uniform"), alpha=1.0)
+    state, theta = one.init(model, federation), {"weight": torch.zeros(1, 1, dtype=dtype)}
+    for client_id in range(700):
+        update = Update(client_id, 1, Weights({"weight": torch.ones(1, 1, dtype=dtype)}), None, {})
+        state = one.aggregate(state, [update])
+        assert state.theta["weight"].dtype == dtype
+        state = state._replace(theta=theta)
+    assert float(state.dual["weight"]) == pytest.approx(-1, abs=1e-3)

@@ -254,6 +254,7 @@ POOL = (
 )  # fmt: skip
 STACKED = {
     "everyone": ("partition=quantity_skew", "federation.evaluate_local=true"),
+    "own orders of the pixels": ("partition=permuted",),
     "few": ("federation.cohort_size=2", "federation.num_rounds=5", "scenario=stragglers"),
     "pool": (*POOL, "algorithm.client.digest_loss=mse", "federation.final_epochs=1"),
 }

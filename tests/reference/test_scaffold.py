@@ -22,6 +22,7 @@ from linear_rounds import (
     means_of,
     with_batch_norm,
 )
+from torch import nn
 
 from fedfeat import tree
 from fedfeat.algorithms.fedavg import FedAvgServer
@@ -31,7 +32,7 @@ from fedfeat.client import joined
 from fedfeat.errors import ConfigError
 from fedfeat.models.mlp import mlp
 from fedfeat.rounds.sampling import sample_stragglers, straggler_steps
-from fedfeat.types import Kept
+from fedfeat.types import Federation, Kept, Update
 
 DOUBLE = {"precision": "64-true"}
 FED2 = "algorithm/server@algorithm.server.average=fed2"
@@ -427,3 +428,17 @@ def test_steps_that_are_no_sums_of_gradients_are_refused(tmp_path):
         "algorithm.client.mu must be at most 0.263 for algorithm=scaffold with this optimizer.lr and momentum, as with "
         "more some gradients would count against the others, but it is 0.3."
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_c_of_many_clients_is_their_mean_in_half_precision_too(dtype):
+    """700 clients whose c_k are 1: a sum of 700 shares in bfloat16 stands still at a half."""
+    model = nn.Linear(1, 1, bias=False).to(dtype)
+    federation = Federation(700, np.ones(700, int), np.ones((700, 1), int), {"weight": "shared"}, None)
+    one = ScaffoldServer(FedAvgServer("uniform"))
+    state, tensor = one.init(model, federation), torch.ones(1, 1, dtype=dtype)
+    updates = (Update(k, 1, Controlled({"weight": tensor}, {"weight": tensor}), None, {}) for k in range(700))
+    state = one.aggregate(state, updates)
+    assert float(state.control["weight"]) == pytest.approx(1, abs=1e-3)
+    sent = one.broadcast(state, 0)
+    assert sent.control["weight"].dtype == sent.params["weight"].dtype == dtype

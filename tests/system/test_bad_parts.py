@@ -184,6 +184,12 @@ AT_START = [
         r"algorithm=heterofl must have networks of several widths \(structure=widths\), but it has none of them\.",
     ),
     (
+        "statistics of pixels in an order that nobody has",
+        "algorithm=heterofl model=digits_cnn model.norm=bn partition=permuted",
+        r"partition must be another for algorithm=heterofl, whose server takes batch norm's statistics in an order "
+        r"that no client has, but it is 'permuted'\.",
+    ),
+    (
         "groups for fedrolex",
         "algorithm=fedrolex structure=grouped",
         r"algorithm=fedrolex must have networks of several widths \(structure=widths\), but it has none of them\.",

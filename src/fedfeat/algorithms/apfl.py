@@ -12,7 +12,8 @@ vbar_k is the client's model, between its turns with the w that it would receive
 the factor alpha_k; none passes to w_k.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,12 @@ class _Mix(nn.Module):
     def __init__(self, alpha: float) -> None:
         super().__init__()
         self.register_buffer("alpha", torch.tensor(float(alpha)))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Go where the module goes, but never to half precision, in which alpha's small steps are none."""
+        moved = fn(self.alpha)
+        self.alpha = self.alpha.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
+        return self
 
 
 class APFLClient(TwinClient):

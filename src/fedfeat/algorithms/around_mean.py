@@ -79,7 +79,7 @@ def add_rows(whole: Params, part: Params, factors: Params, rows: Params | None) 
         factors: What they are multiplied by, of the whole: () or (n,) for each tensor.
         rows: Where the client's rows stand, see `AveragingServer.rows`.
     """
-    for key, tensor in part.items():
+    for key, tensor in ((key, tensor.to(whole[key].dtype)) for key, tensor in part.items()):
         if rows is None or key not in rows:
             whole[key].addcmul_(tensor, by_row(factors[key], tensor))
         else:

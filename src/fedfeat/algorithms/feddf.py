@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.algorithms.distillation import Course, Ensemble, Mean, distil
-from fedfeat.algorithms.shared_inputs import check_source
+from fedfeat.algorithms.shared_inputs import check_one_order, check_source
 from fedfeat.config.conditions import Count, Natural, Positive
 from fedfeat.errors import ConfigError
 from fedfeat.models.flops import forward_flops, training_flops
 from fedfeat.models.grouped import GroupedNetwork
 from fedfeat.models.network import Network
 from fedfeat.models.policy import tensor_policies
-from fedfeat.params import copy_into, select, snapshot
+from fedfeat.params import copy_into, full, select, snapshot
 from fedfeat.seeding import derive_seed
 from fedfeat.server import Around, AveragingServer
 from fedfeat.types import Federation, Params, SentTo, Setting, Update, Weights
@@ -108,6 +108,8 @@ class FedDFServer(Around):
         if isinstance(model, GroupedNetwork):
             rule = "be none for FedDF, whose teachers know every class"
             raise ConfigError.rule("structure", rule, "grouped")
+        if self.course.steps:
+            check_one_order("the distillation", setting)
         check_source("algorithm.server.source", self.source, setting)
         if self.watch == "loss":
             return
@@ -179,12 +181,16 @@ class FedDFServer(Around):
         self, state: FedDFState, key: Hashable, start: Params, inputs: Tensor, targets: Tensor
     ) -> Params:
         """Give a student's tensors after the distillation; what it draws is drawn at the round's address."""
-        student, device = self._network(key, start), self.site.device
+        # Adam's second moments are below what half precision can hold.
+        wide = {
+            name: full(tensor) if tensor.is_floating_point() else tensor for name, tensor in start.items()
+        }
+        student, device = self._network(key, wide), self.site.device
         address = derive_seed(state.seed, "distillation", state.round_idx)
 
         def said(chosen: Tensor) -> Tensor:
             with self.site.autocast():
-                return student(self.site.plain(inputs[chosen.to(inputs.device)]))
+                return student(self._read(inputs[chosen.to(inputs.device)], student))
 
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(address)
@@ -193,7 +199,9 @@ class FedDFServer(Around):
             steps = distil(student, said, targets, self.course, order, score)
         per_step = min(self.course.batch_size, len(inputs))
         self.site.spend(float(training_flops(student)) * steps * per_step)
-        return select(snapshot(student), start)
+        return {
+            name: tensor.to(start[name].dtype) for name, tensor in select(snapshot(student), start).items()
+        }
 
     def _score(self, student: Network, round_idx: int) -> Callable[[], float] | None:
         """Give what looks at a student; None for its loss."""
@@ -206,8 +214,13 @@ class FedDFServer(Around):
         self.site.spend(float(forward_flops(student)) * len(inputs))
         student.eval()
         with self.site.autocast():
-            parts = [student(self.site.plain(part)).argmax(1) for part in inputs.split(500)]
+            parts = [student(self._read(part, student)).argmax(1) for part in inputs.split(500)]
         return float((torch.cat(parts) == labels).double().mean())
+
+    def _read(self, inputs: Tensor, student: Network) -> Tensor:
+        """Turn stored inputs into what a student reads, in its type where they are numbers with a point."""
+        found = self.site.plain(inputs)
+        return found.to(next(student.parameters()).dtype) if found.is_floating_point() else found
 
     def _network(self, key: Hashable, params: Params) -> Network:
         """Build the network of an architecture, with these tensors and their type, where the server computes."""

@@ -26,7 +26,7 @@ from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import NotNegative
 from fedfeat.errors import UserError
 from fedfeat.models.frozen import FrozenCopy
-from fedfeat.params import select, trained_names, zeros_of
+from fedfeat.params import full, select, trained_names, zeros_of
 from fedfeat.server import AveragingServer, noting
 from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
 
@@ -106,7 +106,7 @@ class FedDynState(NamedTuple):
     Attributes:
         average: State of the server half that averages: the mean of the participants.
         theta: What is trained of theta; running statistics are the average's.
-        dual: h.
+        dual: h, in float32 at least: a sum of many shares in half precision stands still.
         totals: What all N clients weigh in the average, see `AveragingServer.weights`.
     """
 
@@ -135,7 +135,8 @@ class FedDynServer(AroundMean):
         average = self.average.init(model, federation)
         theta = select(self.average.params(average), self.trained_keys(model, average))
         totals = select(self.total_weights(average, federation), theta)
-        return FedDynState(average, theta, zeros_of(theta), totals)
+        dual = {key: full(zeros) for key, zeros in zeros_of(theta).items()}
+        return FedDynState(average, theta, dual, totals)
 
     def broadcast(self, state: FedDynState, client_id: int) -> Weights:
         """Send theta."""
@@ -151,13 +152,14 @@ class FedDynServer(AroundMean):
         if self.alpha == 0.0:
             return state._replace(average=average, theta=mean)
         weights = summed(select(self.weights(state.average, *who), state.theta) for who in cohort)
-        share = {key: by_row(s, mean[key]) for key, s in shares(weights, state.totals).items()}
+        share = {key: by_row(s, state.dual[key]) for key, s in shares(weights, state.totals).items()}
         dual = {
-            key: h - self.alpha * share[key] * (mean[key] - state.theta[key]) for key, h in state.dual.items()
+            key: h - self.alpha * share[key] * (full(mean[key]) - full(state.theta[key]))
+            for key, h in state.dual.items()
         }
         # A group that nobody of the cohort holds stays where it is.
         theta = {
-            key: torch.where(share[key] > 0, mean[key] - dual[key] / self.alpha, old)
+            key: torch.where(share[key] > 0, (full(mean[key]) - dual[key] / self.alpha).to(old.dtype), old)
             for key, old in state.theta.items()
         }
         return state._replace(average=average, theta=theta, dual=dual)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.algorithms.element_mean import ElementMean, covered
+from fedfeat.algorithms.shared_inputs import check_one_order
 from fedfeat.algorithms.static_norm import begin_statistics, statistics_keys, take_statistics
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Count
@@ -114,6 +115,8 @@ class HeteroFLServer(AveragingServer):
                 f"algorithm={setting.algorithm} must have networks of several widths (structure=widths), but it has "
                 f"none of them."
             )
+        if statistics_keys(model):
+            check_one_order("batch norm's statistics", setting)
 
     def setup(self, site: Site) -> None:
         """Note the site, and where the parts of the network stand."""

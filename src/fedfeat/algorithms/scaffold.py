@@ -27,7 +27,7 @@ from fedfeat.config.conditions import Positive
 from fedfeat.models.clipping import Bound
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.group_rows import take_rows
-from fedfeat.params import select, trained_names, zeros_of
+from fedfeat.params import full, select, trained_names, zeros_of
 from fedfeat.server import AveragingServer
 from fedfeat.types import Federation, Params, Setting, Tensors, Turn, Update, Weights
 
@@ -156,7 +156,7 @@ class ScaffoldState(NamedTuple):
 
     Attributes:
         average: State of the server half that averages: x.
-        control: c.
+        control: c, in float32 at least: a sum of many shares in half precision stands still.
         totals: What all N clients weigh in the average, see `AveragingServer.weights`.
     """
 
@@ -182,13 +182,15 @@ class ScaffoldServer(AroundMean):
     def init(self, model: nn.Module, federation: Federation) -> ScaffoldState:
         """Start from the common initial model and zeros."""
         average = self.average.init(model, federation)
-        control = zeros_of(self.average.params(average), self.trained_keys(model, average))
+        trained = zeros_of(self.average.params(average), self.trained_keys(model, average))
+        control = {key: full(zeros) for key, zeros in trained.items()}
         return ScaffoldState(average, control, select(self.total_weights(average, federation), control))
 
     def broadcast(self, state: ScaffoldState, client_id: int) -> Controlled:
         """Send x and c."""
         params = self.average.broadcast(state.average, client_id).params
-        return Controlled(params, take_rows(state.control, self.average.rows(state.average, client_id)))
+        found = take_rows(state.control, self.average.rows(state.average, client_id))
+        return Controlled(params, {key: c.to(params[key].dtype) for key, c in found.items()})
 
     def aggregate(self, state: ScaffoldState, updates: Iterable[Update]) -> ScaffoldState:
         """Step towards the mean and renew c; a round without an update changes nothing."""
@@ -211,7 +213,10 @@ class ScaffoldServer(AroundMean):
     def global_payload(self, state: ScaffoldState) -> Controlled | None:
         """Give x, where nothing of it is personal."""
         payload = self.average.global_payload(state.average)
-        return None if payload is None else Controlled(payload.params, state.control)
+        if payload is None:
+            return None
+        params = payload.params
+        return Controlled(params, {key: c.to(params[key].dtype) for key, c in state.control.items()})
 
     def newcomer_payload(self, state: ScaffoldState) -> Controlled:
         """Give x and c, with which a newcomer can train."""

@@ -70,3 +70,18 @@ class SharedInputsServer(Server):
     def survey(self, state: Any, round_idx: int) -> Survey | None:
         """Share X_t in rounds whose term has a weight."""
         return self.rad if self.eta(round_idx) else None
+
+
+def check_one_order(what: str, setting: Setting) -> None:
+    """Refuse data that every client sees in an order of its own, where the server reads inputs itself.
+
+    Args:
+        what: What it takes of them.
+        setting: How the rounds go.
+
+    Raises:
+        ConfigError: They are such data.
+    """
+    if setting.permuted:
+        rule = f"be another for algorithm={setting.algorithm}, whose server takes {what} in an order that no client has"
+        raise ConfigError.rule("partition", rule, "permuted")

@@ -27,10 +27,11 @@ def statistics_keys(model: nn.Module) -> tuple[str, ...]:
 
 
 def begin_statistics(model: nn.Module) -> None:
-    """Have batch norms forget their statistics, and take the plain mean over the batches to come."""
+    """Have batch norms take the plain mean over the batches to come, the first of which replaces what they have."""
     for norm in batch_norms(model):
         norm.momentum = None
-        norm.reset_running_stats()
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.zero_()
 
 
 @torch.no_grad()

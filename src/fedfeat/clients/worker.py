@@ -119,6 +119,8 @@ class Worker(ModulesOfClients):
 
     def begin(self, module: ClientModule, task: Task) -> Turn:
         """Make a module the client of a task, ready for its fit."""
+        # Of clients that train stacked, one module is each of them in turn.
+        module.plain = partial(self.data.plain, client_id=task.client_id)
         turn = turn_of(module, task, become(module, task, module.receive), self.data, self.settings.seed)
         module.ready(turn)
         module.begin_turn(turn)

@@ -156,7 +156,8 @@ def _check_attendance(server: Server, setting: Setting) -> None:
     if not server.needs_everyone:
         return
     if setting.cohort_size < setting.num_clients:
-        rule = f"be null or all {setting.num_clients} clients for algorithm={setting.algorithm}"
+        everyone = f"all {setting.num_clients} clients (with scenario.weak_fraction=0)"
+        rule = f"be null or {everyone} for algorithm={setting.algorithm}"
         raise ConfigError.rule("federation.cohort_size", rule, setting.cohort_size)
     if setting.drops_stragglers:
         rule = f"be partial for algorithm={setting.algorithm}, which needs all clients in every round"

@@ -69,6 +69,11 @@ def let_join(run_dir: Path, epochs: int, lr: float | None = None, trust: Sequenc
     # Nobody knew which groups these clients would need.
     worker.data, worker.networks = whole, OneNetwork(worker.networks.build)
     payload = experiment.server.newcomer_payload(checkpoint.server_state)
+    if payload is None:
+        name = experiment.info.config["algorithm"]["name"]
+        raise CheckpointError(
+            f"RUN must have something for who joins, but algorithm={name} has nothing for everyone."
+        )
     newcomers = range(whole.num_clients - held_out, whole.num_clients)
     return {k: _learn(experiment, payload, k, epochs, lr) for k in newcomers}
 

@@ -100,6 +100,7 @@ class Plan:
             drops_stragglers=self.drop_stragglers and self.straggler_fraction > 0,
             augmented=data.augmented,
             sources=data.sources,
+            permuted=data.permuted,
         )
 
     def ends(self, round_idx: int) -> bool:

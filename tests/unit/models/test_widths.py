@@ -202,3 +202,16 @@ def test_groups_that_do_not_divide_what_is_left_are_refused():
         ConfigError, match=r"^structure\.levels must leave encoder\.conv1\.norm channels that its 2"
     ):
         narrowed(network, axes_of(network), 0.25)
+
+
+def test_begun_statistics_are_the_old_ones_until_the_first_batch_which_replaces_them():
+    """Who is scored before its first step, as one who joins, is scored by those that it has received."""
+    norm, other = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    norm.running_mean.fill_(5.0)
+    norm.running_var.fill_(3.0)
+    begin_statistics(norm)
+    begin_statistics(other)
+    assert norm.running_mean.tolist() == [5, 5]
+    x = torch.randn(7, 2)
+    norm(x), other(x)
+    assert all(torch.equal(one, two) for one, two in zip(norm.buffers(), other.buffers(), strict=True))
