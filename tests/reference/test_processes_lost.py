@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -309,3 +310,16 @@ def _alive(pid):
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_processes_outlive_the_thread_that_started_them():
+    """Of a notebook or a web service, say; the kernel would end them with it."""
+    started = []
+    thread = threading.Thread(target=lambda: started.append(child_module.Child(None, [])))
+    thread.start()
+    thread.join()
+    try:
+        started[0]._process.join(0.5)
+        assert started[0]._process.is_alive()
+    finally:
+        started[0].end()

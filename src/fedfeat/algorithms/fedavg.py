@@ -5,7 +5,7 @@
             w <- sum_k n_k / (sum_j n_j) * w_k
     client: for E epochs over batches b of size B:  w <- w - lr * grad loss(w; b);  return w
 
-With ``personal: [last]`` the last layer stays with the client (FedPer), with ``[norm]`` the normalisation layers (FedBN).
+With ``personal: [last]`` the last layer stays with the client (FedPer), with ``[norm]`` normalisation does (FedBN).
 Two settings of it are the bounds of every comparison: ``local`` keeps everything personal, so that clients learn
 alone, and ``centralized`` has a single client that holds all data.
 """

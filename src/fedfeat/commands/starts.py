@@ -113,7 +113,8 @@ def on_features(
     start.to(data.device)
     key = {
         "layers": repr(start),
-        "weights": tree.sha256(start.state_dict()),
+        # Buffers that are stored nowhere too, such as word vectors.
+        "weights": tree.sha256({**start.state_dict(), **dict(start.named_buffers())}),
         "precision": str(trainer.precision),
         "device": data.device.type,
     }

@@ -21,7 +21,7 @@ from fedfeat.files import atomic_write_bytes, remove_leftovers
 
 _log = logging.getLogger("fedfeat")
 # Part of every key; raised when the same inputs begin to give other features.
-_FORMAT = 1
+_FORMAT = 2
 _PART = 500
 _NAME = "features"
 

@@ -61,6 +61,9 @@ def public_examples(public: "Dataset", dataset: "Dataset") -> "Examples":
     Raises:
         ConfigError: No network of the run reads its inputs, or all of them are test inputs of the run.
     """
+    if public.vocabulary or dataset.vocabulary:
+        rule = "be no text, whose words have other ids in each data set (algorithm.public_share takes the run's own)"
+        raise ConfigError.rule("data@public", rule, public.name)
     shape, dtype = dataset.input_shape, dataset.train.inputs.dtype
     if public.input_shape != shape:
         rule = f"have inputs of the shape {shape} of {dataset.name}"

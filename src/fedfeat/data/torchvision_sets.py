@@ -168,9 +168,9 @@ def _download(name: str, source: Source, root: Path) -> None:
         remove_leftovers(root)
         with scratch_folder(root, name) as scratch, _network_timeout():
             getattr(datasets, source.torchvision)(str(scratch), download=True)
-            top = Path(source.folder).parts[0]
-            if not (root / top).exists():  # another run may have been faster
-                os.replace(scratch / top, root / top)
+            if not (root / source.folder).exists():  # another run may have been faster
+                (root / source.folder).parent.mkdir(exist_ok=True)
+                os.replace(scratch / source.folder, root / source.folder)
     except (OSError, RuntimeError) as error:
         raise DataError(_missing(name, source, root, f"fetching failed: {_first_line(error)}")) from error
 

@@ -105,11 +105,16 @@ def _other_classes(network: Network, found: "Params", own: "Params", path: str) 
 
 
 def _differing(wanted: "Params", found: "Params") -> list[str]:
-    """Say what a file lacks, what it has beyond, and which shapes are others; nothing where all is well."""
+    """Say what a file lacks or has beyond, and which shapes or kinds of numbers differ; nothing where all is well."""
     shapes = [
         f"{key} {_shape(found[key])} instead of {_shape(wanted[key])}"
         for key in wanted
         if key in found and found[key].shape != wanted[key].shape
+    ]
+    shapes += [
+        f"{key} {_type(found[key])} instead of {_type(wanted[key])}"
+        for key in wanted
+        if key in found and found[key].is_floating_point() != wanted[key].is_floating_point()
     ]
     listed = {
         "lacks": [key for key in wanted if key not in found],
@@ -123,6 +128,10 @@ def _some(names: Iterable[str]) -> str:
     all_names = list(names)
     more = len(all_names) - _SHOWN
     return ", ".join(all_names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _shape(tensor: Tensor) -> str:

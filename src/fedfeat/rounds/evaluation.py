@@ -34,7 +34,8 @@ def summarise_clients(
     Args:
         prefix: ``global/client_acc`` or ``personal/acc``.
         accuracies: Client id to accuracy; clients without a test part are absent.
-        num_examples: Training examples of every client (K,), the weights of ``weighted``.
+        num_examples: Training examples of every client (K,), the weights of ``weighted``, which is the plain
+            mean where none of these clients has any.
     """
     if not accuracies:
         return {}
@@ -42,7 +43,7 @@ def summarise_clients(
     weights = num_examples[list(accuracies)].astype(np.float64)
     return {
         f"{prefix}_mean": weighted_mean(values),
-        f"{prefix}_weighted": weighted_mean(values, weights),
+        f"{prefix}_weighted": weighted_mean(values, weights if weights.any() else None),
         f"{prefix}_std": float(values.std()),
         f"{prefix}_worst": float(values.min()),
         f"{prefix}_p10": float(np.percentile(values, 10)),

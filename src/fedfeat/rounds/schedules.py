@@ -46,14 +46,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Milestones:
-    """Multiply by ``gamma`` once each of these shares of the rounds is over."""
+    """Multiply by ``gamma`` once each of these shares of the rounds is over, in whole rounds and after one at least."""
 
     shares: Annotated[Sequence[float], list_of(interval("(0, 1]"))] = (0.5, 0.75)
     gamma: Factor = 0.1
 
     def __call__(self, round_idx: int, num_rounds: int) -> float:
         """Factor of the learning rate in round ``round_idx`` (from 0) of ``num_rounds``."""
-        return self.gamma ** sum(round_idx >= int(share_of(share, num_rounds)) for share in self.shares)
+        over = (max(int(share_of(share, num_rounds)), 1) for share in self.shares)
+        return self.gamma ** sum(round_idx >= milestone for milestone in over)
 
 
 @dataclass(frozen=True)

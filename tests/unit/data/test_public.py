@@ -1,5 +1,7 @@
 """Public examples: a share that nobody holds, another data set, and none that is tested on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from fedfeat.data.digits import digits
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.public import public_examples, set_aside, with_public
 from fedfeat.errors import ConfigError, DataError
+from fedfeat.types import Vocabulary
 
 
 def rows(examples):
@@ -75,6 +78,14 @@ def test_what_is_tested_on_is_left_out():
 def test_public_data_that_do_not_fit_are_refused(public, sentence):
     with pytest.raises(ConfigError, match=rf"^data@public must {sentence}"):
         public_examples(public, images(range(10)))
+
+
+def test_text_with_ids_of_its_own_is_refused():
+    """Word 7 of one data set is another word in the next."""
+    text = replace(images(range(4)), vocabulary=Vocabulary(8))
+    for public, own in ((text, images(range(10))), (images(range(4)), text)):
+        with pytest.raises(ConfigError, match=r"^data@public must be no text, whose words have other ids"):
+            public_examples(public, own)
 
 
 PLACE = ("data.loader.num_train=200", "data.loader.num_test=50", "federation.num_clients=5")

@@ -153,6 +153,7 @@ def test_a_download_is_moved_into_place_when_complete(idx_root, tmp_path, monkey
     monkeypatch.setattr(datasets, "MNIST", Served)
     Served.__name__ = "MNIST"
     target = tmp_path / "fresh"
+    (target / "MNIST").mkdir(parents=True)  # of a move that was interrupted
     assert named("mnist", target).train.labels.tolist() == [5, 9]
     assert [child.name for child in target.iterdir()] == ["MNIST"]
 

@@ -96,6 +96,10 @@ def without(tensors, *keys):
             lambda t: {**t, "head.fc1.linear.weight": torch.ones(32, 9)},
             "has head.fc1.linear.weight 32x9 instead of 32x32 (",
         ),
+        (
+            lambda t: {**t, "head.fc1.linear.weight": t["head.fc1.linear.weight"].to(torch.int8)},
+            "has head.fc1.linear.weight int8 instead of float32 (",
+        ),
         # Not only the number of classes is another one.
         (
             lambda t: {

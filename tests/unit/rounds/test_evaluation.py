@@ -48,6 +48,9 @@ def test_clients_are_summed_up_under_the_names_of_the_contract():
         }
     )
     assert summarise_clients("personal/acc", {}, np.array([1])) == {}
+    # Who has no training examples weighs nothing; of such clients alone it is the plain mean.
+    alone = summarise_clients("personal/acc", {1: 0.5, 2: 1.0}, np.array([9, 0, 0]))
+    assert alone["personal/acc_weighted"] == 0.75
 
 
 class Fixed:

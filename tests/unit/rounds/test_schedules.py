@@ -32,3 +32,6 @@ def test_milestones_are_shares_of_the_rounds():
     # .29 * 100 is 28.999... in binary.
     assert [Milestones(shares=(0.29,), gamma=0.5)(r, 100) for r in (28, 29)] == [1, 0.5]
     assert [Milestones(shares=(1.0,), gamma=0.5)(r, 3) for r in range(3)] == [1] * 3
+    # The first round is never over before it has begun.
+    assert [[Milestones()(r, n) for r in range(n)] for n in (1, 2)] == [[1], [1, pytest.approx(0.01)]]
+    assert Milestones()(0, 0) == 1

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,9 +40,9 @@ class Child:
     def __init__(self, worker: Worker, siblings: Sequence["Child"]) -> None:
         self._channel, far_end = socket.socketpair()
         inherited = [sibling._channel for sibling in siblings] + [self._channel]
-        self._process = get_context("fork").Process(
-            target=_serve, args=(worker, far_end, inherited, os.getpid()), daemon=True
-        )
+        by_main_thread = threading.current_thread() is threading.main_thread()
+        arguments = (worker, far_end, inherited, os.getpid(), by_main_thread)
+        self._process = get_context("fork").Process(target=_serve, args=arguments, daemon=True)
         with _held_back():
             self._process.start()
         self.pid = self._process.pid
@@ -103,8 +104,14 @@ def _held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(worker: Worker, channel: socket.socket, inherited: Iterable[socket.socket], parent: int) -> None:
-    _die_with(parent)
+def _serve(
+    worker: Worker,
+    channel: socket.socket,
+    inherited: Iterable[socket.socket],
+    parent: int,
+    by_main_thread: bool,
+) -> None:
+    _die_with(parent, by_main_thread)
     for one in inherited:
         one.close()
     for signum in _OF_THE_PARENT:
@@ -132,12 +139,13 @@ def _answer(channel: socket.socket, packed: Packed) -> None:
             time.sleep(_PAUSE)
 
 
-def _die_with(parent: int) -> None:
+def _die_with(parent: int, by_main_thread: bool) -> None:
     """Have the kernel kill this process when its parent dies, even in the middle of a fit.
 
     It shares the parent's open files, among them the lock of the run directory.
     """
-    if sys.platform.startswith("linux"):
+    # The kernel means the thread that forked, of which any but the main one may end before its process does.
+    if by_main_thread and sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
