@@ -82,6 +82,10 @@ def _axis(flow: Flow, value: int, step: Step, cut: set[int]) -> Axis | None:
         return None
     if isinstance(step.module, nn.Linear) and value in step.inputs:
         return Axis(width, step.module.in_features // width)
+    if isinstance(
+        step.module, nn.modules.batchnorm._NormBase
+    ):  # behind flattening it has each channel's positions
+        return Axis(width, step.module.num_features // width)
     return Axis(width)
 
 
@@ -96,6 +100,8 @@ def _refuse_unknown(flow: Flow, cut: set[int]) -> None:
             raise _unfit(f"{step.name} is added to what has a fixed width")
         if flow.stream(number) in cut and flow.unit(number) > 1:
             raise _unfit(f"{step.name} is read by or written by groups of channels")
+        if reads and isinstance(layer, nn.GroupNorm) and not layer.affine:
+            raise _unfit(f"{step.name} has no tensor by which its channels could be cut")
         if reads and isinstance(layer, nn.Linear) and layer.in_features % (flow.width(step.inputs[0]) or 1):
             raise _unfit(f"{step.name} does not read whole channels")
 

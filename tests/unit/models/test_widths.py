@@ -179,6 +179,7 @@ class FromInput(nn.Module):
 REFUSED = {
     "lstm": (lambda: sent140_lstm((25,), 2, vocabulary=Vocabulary(30)), "it is not known"),
     "layer norm": (lambda: with_layer(nn.LayerNorm(16)), "it is not known"),
+    "group norm without scales": (lambda: with_layer(nn.GroupNorm(2, 4, affine=False)), "no tensor by which"),
     "channel shuffle": (lambda: with_layer(nn.ChannelShuffle(2)), "it is not known"),
     "own groups": (lambda: torchvision_model(IMAGE, 4, arch="resnext50_32x4d"), "groups of channels"),
     "a sum with the input": (
@@ -186,6 +187,14 @@ REFUSED = {
         "a fixed width",
     ),
 }
+
+
+def test_a_norm_behind_flattening_keeps_the_positions_of_its_channels():
+    head = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4 * 256), nn.Linear(4 * 256, 3))
+    network = Network([("conv", nn.Sequential(nn.Conv2d(3, 4, 1)))], [("last", head)], IMAGE, 3)
+    small = narrowed(network, axes_of(network), 0.5)
+    assert small(torch.randn(2, *IMAGE)).shape == (2, 3)
+    assert small.state_dict()["head.last.1.weight"].shape == (512,)
 
 
 @pytest.mark.parametrize("name", REFUSED)
