@@ -50,9 +50,8 @@ class _MeanLoss(pl.Callback):
     ) -> None:
         """Lightning hook: note the loss of a batch."""
         size = len(batch[1])
-        pl_module.log(
-            "train/loss", outputs["loss"], on_step=False, on_epoch=True, sync_dist=True, batch_size=size
-        )
+        loss = outputs["loss"] * trainer.accumulate_grad_batches  # by which Lightning has divided it
+        pl_module.log("train/loss", loss, on_step=False, on_epoch=True, sync_dist=True, batch_size=size)
 
 
 _FIRST_SCALE = 2.0**12

@@ -1,6 +1,7 @@
 """Whether the halves of a method fit each other, the course of the rounds, the networks and the data."""
 
 from collections.abc import Hashable
+from itertools import chain
 
 import hydra
 import torch
@@ -31,6 +32,8 @@ def check_method(worker: Worker, server: Server, setting: Setting) -> None:
         UserError: What does not fit.
     """
     module, networks = worker.module, worker.networks
+    for one in worker.kinds():
+        _check_apart(one.model)
     _check_halves(module, server)
     for key, own in _kinds(worker):
         _check_sent(own, server)
@@ -49,6 +52,17 @@ def check_method(worker: Worker, server: Server, setting: Setting) -> None:
         _check_widths(worker, setting)
     module.check(setting)
     _check_attendance(server, setting)
+
+
+def _check_apart(model: nn.Module) -> None:
+    """Refuse a network with a tensor at two places: what crosses the wire, is averaged and restored goes by places."""
+    found: dict[int, str] = {}
+    named = chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    for name, tensor in named:
+        if (other := found.setdefault(id(tensor), name)) != name:
+            raise UserError(
+                f"model must have each of its tensors at one place, but {other} and {name} are one."
+            )
 
 
 def _share_alike(worker: Worker) -> bool:

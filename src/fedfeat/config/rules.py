@@ -88,6 +88,7 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     if not {epochs, steps} & {None, _ABSENT}:
         yield "federation.local_steps", f"be null beside federation.local_epochs ({epochs})", steps
     yield from _broken_steps(config.get("trainer") or {}, epochs, steps)
+    yield from _broken_parts(config.get("trainer") or {}, federation, scenario)
     yield from _broken_starts(config)
 
 
@@ -100,6 +101,26 @@ def _broken_steps(trainer: Mapping[str, Any], epochs: Any, steps: Any) -> Iterat
         yield "trainer.accumulate_grad_batches", f"be 1 beside federation.local_steps ({steps})", together
     if isinstance(epochs, int | float) and epochs % 1 and together > 1:
         rule = f"be 1 beside a federation.local_epochs that is no whole number ({epochs:g})"
+        yield "trainer.accumulate_grad_batches", rule, together
+
+
+def _broken_parts(
+    trainer: Mapping[str, Any], federation: Mapping[str, Any], scenario: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Any]]:
+    """Go through what makes a part of an epoch, whose batches are not counted together."""
+    together = trainer.get("accumulate_grad_batches") or 1
+    final, epochs = federation.get("final_epochs"), federation.get("local_epochs")
+    if together > 1 and isinstance(final, int | float) and final % 1:
+        rule = f"be 1 beside a federation.final_epochs that is no whole number ({final:g})"
+        yield "trainer.accumulate_grad_batches", rule, together
+    late = scenario.get("straggler_fraction") and scenario.get("straggler_policy") != "drop"
+    if (
+        together > 1
+        and late
+        and isinstance(epochs, int | float)
+        and epochs <= scenario.get("straggler_least", 1)
+    ):
+        rule = "be 1 beside stragglers of a part of an epoch, whose scenario.straggler_least is all that there are"
         yield "trainer.accumulate_grad_batches", rule, together
 
 

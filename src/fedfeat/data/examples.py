@@ -102,6 +102,9 @@ class Dataset:
             if examples.inputs.shape[1:] != self.train.inputs.shape[1:]:
                 shapes = f"{self.input_shape} and {tuple(examples.inputs.shape[1:])}"
                 raise DataError(f"{self.name} must have inputs of one shape, but its splits have {shapes}.")
+            if examples.inputs.dtype != x.dtype:
+                types = f"{_kind(x)} and {_kind(examples.inputs)}"
+                raise DataError(f"{self.name} must have inputs of one type, but its splits have {types}.")
             low, high = int(examples.labels.min()), int(examples.labels.max())
             if low < 0 or high >= self.num_classes:
                 wrong, last = low if low < 0 else high, self.num_classes - 1
@@ -129,7 +132,9 @@ class Dataset:
 
 def _fit(images: Tensor, num_means: int, num_stds: int) -> bool:
     """Whether moments can be those of images: one for all, or one for each channel."""
-    return num_means == num_stds and (num_means == 1 or (images.ndim == 4 and images.shape[1] == num_means))
+    is_image = images.ndim > 2
+    of_channels = images.ndim == 4 and images.shape[1] == num_means
+    return is_image and num_means == num_stds and (num_means == 1 or of_channels)
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -57,6 +57,7 @@ class FederatedData:
         self.dataset, self.split, self.device = dataset, split, torch.device(device)
         self._train, self._test = dataset.train.to(self.device), dataset.test.to(self.device)
         self._pipeline = InputPipeline(dataset.mean, dataset.std, transform, self.device, dtype)
+        self._pipeline.check(dataset.name, self._train.inputs)
         self._pixels = pixels_of(dataset, split, seed, self.device)
         self.entries = self._pixels.entries(split)  # examples as clients see them
         self._public = public_examples(public, dataset).to(self.device) if public else None

@@ -47,6 +47,21 @@ class InputPipeline:
         """Whether training batches are augmented."""
         return bool(self._augment)
 
+    def check(self, name: str, images: Tensor) -> None:
+        """Refuse a transform that gives images of another size than those that are tested on.
+
+        Args:
+            name: That of the data set.
+            images: Some of its images, as they are stored.
+
+        Raises:
+            ConfigError: It does.
+        """
+        size, found = images.shape[2:], self.train(images[:2], torch.Generator()).shape[2:]
+        if found != size:
+            asked, given = ("x".join(map(str, one)) for one in (size, found))
+            raise ConfigError.rule("data.transform", f"give images of {name}'s size, {asked}", given)
+
     def train(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Augment and normalise a training batch.
 

@@ -177,3 +177,17 @@ def test_what_a_half_of_ones_own_puts_into_a_network_is_named(tmp_path):
     with pytest.raises(UserError, match=r"but Counted changes 1 tensors, count first\."):
         check(tmp_path, Counted, distilling())
     check(tmp_path, Counted, FedAvgServer())
+
+
+def tied():
+    made = mlp((4,), 3, hidden=[5, 5, 5])
+    made.encoder.fc3.linear.weight = made.encoder.fc2.linear.weight
+    return made
+
+
+def test_a_tensor_at_two_places_is_refused(tmp_path):
+    """Stacked, its second name would be what nobody has trained, and undo the first one's training."""
+    with pytest.raises(
+        UserError, match=r"^model must have each of its tensors at one place, but .* are one\.$"
+    ):
+        check(tmp_path, ClientModule, FedAvgServer(), tied)

@@ -82,6 +82,21 @@ def test_rules_between_keys(federation, sentence):
     assert str(caught.value) == sentence
 
 
+TWO = {"accumulate_grad_batches": 2}
+
+
+def test_parts_of_epochs_have_no_batches_of_one_step():
+    check({"federation": {"local_epochs": 2}, "scenario": {"straggler_fraction": 0.5}, "trainer": TWO})
+    with pytest.raises(
+        ConfigError, match=r"^trainer.accumulate_grad_batches must be 1 beside stragglers of a part"
+    ):
+        check({"federation": {"local_epochs": 1}, "scenario": {"straggler_fraction": 0.5}, "trainer": TWO})
+    with pytest.raises(
+        ConfigError, match=r"^trainer.accumulate_grad_batches must be 1 beside a federation.final_epo"
+    ):
+        check({"federation": {"final_epochs": 0.5}, "trainer": TWO})
+
+
 @pytest.mark.parametrize(
     ("federation", "trainer", "sentence"),
     [

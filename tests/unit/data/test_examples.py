@@ -20,6 +20,10 @@ def make(labels=(0, 1), test_labels=(1,), name="tiny", fill=0, columns=None):
     return Dataset(name, train, test, ("a", "b"), (0.5,), (0.5,))
 
 
+def tables(dtype):
+    return Examples(torch.zeros(2, 5, dtype=dtype), torch.tensor([0, 1]))
+
+
 def test_dataset_knows_its_shape_and_classes():
     dataset = make()
     assert (dataset.num_classes, dataset.input_shape, len(dataset.train)) == (2, (1, 2, 2), 2)
@@ -64,6 +68,14 @@ def test_fingerprint_follows_every_part_of_the_data():
         ),
         (lambda: make(columns={"writer": np.zeros(3)}), r"writer must have one entry per input \(2\)"),
         (lambda: make(columns={"labels": np.zeros(2)}), r"columns must have other names than labels"),
+        (
+            lambda: Dataset("bits", tables(torch.uint8), tables(torch.uint8), ("a", "b"), (0.5,), (0.5,)),
+            r"bits must have a mean and a std, or those of each channel of images",
+        ),
+        (
+            lambda: Dataset("mixed", tables(torch.float32), tables(torch.int64), ("a", "b"), (0.5,), (0.5,)),
+            r"mixed must have inputs of one type, but its splits have float32",
+        ),
     ],
 )
 def test_inconsistent_data_is_refused(build, message):

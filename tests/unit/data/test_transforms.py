@@ -223,3 +223,13 @@ def test_moments_must_fit_the_data():
         InputPipeline((0.5,), (0.5,), T.cifar_fedma())
     with pytest.raises(ConfigError, match=r"data\.transform\.std must be positive in every channel"):
         InputPipeline((0.5,), (0.5,), T.Transform(mean=(0.1,), std=(0.0,)))
+
+
+def test_a_transform_that_changes_the_size_of_images_is_refused():
+    """Else a network that reads any size would be trained at one and tested at another."""
+    pipeline = InputPipeline((0.5,), (0.5,), T.mnist_fusion(), torch.device("cpu"))
+    pipeline.check("mnist", torch.zeros(5, 1, 28, 28, dtype=torch.uint8))
+    with pytest.raises(
+        ConfigError, match=r"^data.transform must give images of digits's size, 8x8, but it is '28x28'"
+    ):
+        pipeline.check("digits", torch.zeros(5, 1, 8, 8, dtype=torch.uint8))

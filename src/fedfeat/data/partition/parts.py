@@ -187,8 +187,13 @@ def hold_out_together(
 ) -> tuple[Parts, Parts]:
     """As `hold_out`, but a share of all examples, each by everyone who has it: what one validates on, nobody trains."""
     _, taken = hold_out(single_part(np.unique(parts.indices)), fraction, rng, labels)
-    is_val = np.isin(parts.indices, taken.indices)
-    sizes = np.bincount(owners_of(parts)[is_val], minlength=parts.num_clients)
+    is_val, owners = np.isin(parts.indices, taken.indices), owners_of(parts)
+    cells = owners * (int(labels.max(initial=0)) + 1) + labels[parts.indices]
+    lost = np.flatnonzero(~np.isin(cells, cells[~is_val]))
+    # A class of which a client would have none left to train on gets its last example back, from everyone.
+    back = _last_of_cells(owners[lost], labels[parts.indices][lost], lost)
+    is_val &= ~np.isin(parts.indices, parts.indices[back])
+    sizes = np.bincount(owners[is_val], minlength=parts.num_clients)
     return parts_of(parts.indices[~is_val], np.diff(parts.offsets) - sizes), parts_of(
         parts.indices[is_val], sizes
     )
