@@ -135,7 +135,10 @@ def test_methods_that_match_neurons_take_whole_networks(method, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("data/transform=mnist_fusion",), "where training images are augmented, new in every epoch"),
+        (
+            ("data/transform=mnist_fusion", "+data.transform.size=8"),
+            "where training images are augmented, new in every epoch",
+        ),
         (("partition=permuted",), "where every client sees the pixels in an order of its own"),
     ],
 )

@@ -150,7 +150,7 @@ AT_START = [
     ),
     (
         "cached features of augmented images",
-        "algorithm=fedfusion algorithm.client.cache_eg=true data/transform=mnist_fusion",
+        "algorithm=fedfusion algorithm.client.cache_eg=true data/transform=mnist_fusion +data.transform.size=4",
         r"algorithm\.client\.cache_eg must be false for data that are augmented .*, but it is True",
     ),
     (

@@ -228,15 +228,15 @@ def cifar100_fedrep() -> Transform:
     return Transform((0.507, 0.487, 0.441), (0.267, 0.256, 0.276), _padded_crop_and_flip())
 
 
-def cifar_fusion() -> Transform:
-    """Random resized crop to 32, flip (code: thu-media/FedFusion ``data/cifar_data.py``)."""
-    augment = (partial(random_resized_crop, size=32), random_flip)
+def cifar_fusion(size: int = 32) -> Transform:
+    """Random resized crop to ``size``, flip (code: thu-media/FedFusion ``data/cifar_data.py``)."""
+    augment = (partial(random_resized_crop, size=size), random_flip)
     return Transform((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), augment)
 
 
-def mnist_fusion() -> Transform:
-    """Random resized crop to 28, flip (code: thu-media/FedFusion ``data/mnist_data.py``)."""
-    return Transform((0.131,), (0.308,), (partial(random_resized_crop, size=28), random_flip))
+def mnist_fusion(size: int = 28) -> Transform:
+    """Random resized crop to ``size``, flip (code: thu-media/FedFusion ``data/mnist_data.py``)."""
+    return Transform((0.131,), (0.308,), (partial(random_resized_crop, size=size), random_flip))
 
 
 def mnist_plain() -> Transform:
