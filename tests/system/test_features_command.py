@@ -161,7 +161,8 @@ def test_groups_of_one_class_agree_and_trimmed_clients_count_for_theirs_alone(fi
 
 def test_runs_of_one_name_are_told_apart(finished, features, tmp_path):
     run = finished["fedavg"]
-    assert features(run, run, "--images", 10, "--out", tmp_path)[0] == 0
+    again = shutil.copytree(run, tmp_path / "again")
+    assert features(run, again, run, "--images", 10, "--out", tmp_path)[0] == 0
     table = rows(tmp_path / "features.csv")
     assert [row["run"] for row in table] == ["synthetic-fedavg 1"] * 3 + ["synthetic-fedavg 2"] * 3
     assert [dict(row, run="") for row in table[:3]] == [dict(row, run="") for row in table[3:]]

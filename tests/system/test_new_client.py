@@ -204,7 +204,8 @@ def test_the_command_writes_what_it_prints(run, command, tmp_path):
 def test_without_out_the_first_runs_figures_get_two_files(run, command, tmp_path):
     path = shutil.copytree(run("fedavg"), tmp_path / "run")
     before = digest(path)
-    assert command(path, path, "--epochs", 1)[0] == 0
+    again = shutil.copytree(path, tmp_path / "again")
+    assert command(path, again, path, "--epochs", 1)[0] == 0
     after = digest(path)
     assert {name: after[name] for name in before} == before
     assert after.keys() - before.keys() == {"figures/new_client.csv", "figures/new_client.png"}
