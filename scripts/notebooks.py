@@ -56,7 +56,7 @@ def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
 
 
 def modest(png: bytes) -> bytes:
-    """Give a picture in 128 colours, a third of the bytes: what is stored is also what a review has to load."""
+    """Give a picture in 64 colours, a third of the bytes: what is stored is also what a review has to load."""
     buffer = io.BytesIO()
     Image.open(io.BytesIO(png)).convert("RGB").quantize(64).save(buffer, format="png", optimize=True)
     return min(png, buffer.getvalue(), key=len)

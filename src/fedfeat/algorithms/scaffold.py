@@ -190,7 +190,7 @@ class ScaffoldServer(AroundMean):
         """Send x and c."""
         params = self.average.broadcast(state.average, client_id).params
         found = take_rows(state.control, self.average.rows(state.average, client_id))
-        return Controlled(params, {key: c.to(params[key].dtype) for key, c in found.items()})
+        return _sent(params, found)
 
     def aggregate(self, state: ScaffoldState, updates: Iterable[Update]) -> ScaffoldState:
         """Step towards the mean and renew c; a round without an update changes nothing."""
@@ -213,11 +213,13 @@ class ScaffoldServer(AroundMean):
     def global_payload(self, state: ScaffoldState) -> Controlled | None:
         """Give x, where nothing of it is personal."""
         payload = self.average.global_payload(state.average)
-        if payload is None:
-            return None
-        params = payload.params
-        return Controlled(params, {key: c.to(params[key].dtype) for key, c in state.control.items()})
+        return None if payload is None else _sent(payload.params, state.control)
 
     def newcomer_payload(self, state: ScaffoldState) -> Controlled:
         """Give x and c, with which a newcomer can train."""
-        return Controlled(self.average.newcomer_payload(state.average).params, state.control)
+        return _sent(self.average.newcomer_payload(state.average).params, state.control)
+
+
+def _sent(params: dict[str, Tensor], control: dict[str, Tensor]) -> Controlled:
+    """Put c beside x, in the types of x."""
+    return Controlled(params, {key: c.to(params[key].dtype) for key, c in control.items()})

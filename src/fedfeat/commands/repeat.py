@@ -93,7 +93,7 @@ def _asked(
 
 def _runs(folders: Iterable[Path]) -> list[Path]:
     """Give the runs in folders, finished or not, each once."""
-    return [*dict.fromkeys(runs_below(folders, METRICS))]
+    return runs_below(folders, METRICS)
 
 
 def repeated_words(folder: Path) -> list[str]:

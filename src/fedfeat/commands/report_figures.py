@@ -79,13 +79,11 @@ def along(
             name = label
             if key in setting:
                 short = naming.label(setting, {key, *followers}) or rest
-                name, value = (
-                    _with_followers(short, key, followers, naming, having.values()),
-                    setting.get(key),
-                )
-                if _hashable(value) in curves.get(name, {}):
+                name = _with_followers(short, key, followers, naming, having.values())
+                place = _hashable(setting.get(key))
+                if place in curves.get(name, {}):
                     name = label  # nothing of their names tells the two apart
-                curves.setdefault(name, {})[_hashable(value)] = point
+                curves.setdefault(name, {})[place] = point
             else:
                 levels[label] = point
             by.setdefault(name, {}).setdefault(picked[label], []).append(written(setting.get(key)))

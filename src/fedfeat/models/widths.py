@@ -82,9 +82,8 @@ def _axis(flow: Flow, value: int, step: Step, cut: set[int]) -> Axis | None:
         return None
     if isinstance(step.module, nn.Linear) and value in step.inputs:
         return Axis(width, step.module.in_features // width)
-    if isinstance(
-        step.module, nn.modules.batchnorm._NormBase
-    ):  # behind flattening it has each channel's positions
+    # Behind flattening it has each channel's positions.
+    if isinstance(step.module, nn.modules.batchnorm._NormBase):
         return Axis(width, step.module.num_features // width)
     return Axis(width)
 

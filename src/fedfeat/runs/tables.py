@@ -103,7 +103,7 @@ def repair_tables(
     lost = sorted(set(evaluated) - set(_rounds(path, round_idx)))
     found: dict[str, Any] = {METRICS: lost} if lost else {}
     if lost:
-        columns, *rows = (list(complete_rows(path)) if _is_table(path) else []) or [["round"]]
+        columns, *rows = _whole_lines(path)
         kept = [dict(zip(columns, row, strict=True)) for row in rows]
         made = [{"round": r, REPAIRED: 1, **known.get(r, {})} for r in lost]
         _write(path, sorted([*kept, *made], key=lambda row: int(row["round"])))
@@ -122,11 +122,15 @@ def repair_tables(
 
 def repaired_rounds(run_dir: Path) -> list[int]:
     """Give the rounds of metrics.csv whose rows a repair has put in."""
-    path = run_dir / METRICS
-    columns, *rows = (list(complete_rows(path)) if _is_table(path) else []) or [[]]
+    columns, *rows = _whole_lines(run_dir / METRICS)
     if REPAIRED not in columns:
         return []
     return [int(row[columns.index("round")]) for row in rows if row[columns.index(REPAIRED)] == "1"]
+
+
+def _whole_lines(path: Path) -> list[list[str]]:
+    """Give head and whole rows of a table; what is none has a head alone."""
+    return (list(complete_rows(path)) if _is_table(path) else []) or [["round"]]
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
