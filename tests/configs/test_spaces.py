@@ -68,6 +68,7 @@ def test_an_arm_has_its_methods_space_and_words_fix_or_replace_what_is_tried():
             [HELD_OUT, "hydra.run.dir=x"],
             r"^hydra.run.dir must be left out: runs lie below --out, but it is 'x'\.$",
         ),
+        ([HELD_OUT, "hydra.sweep.subdir=x"], r"^hydra.sweep.subdir must be left out: runs lie below --out"),
         ([HELD_OUT, "optimizer.lrr=0.1,0.2"], r"^optimizer.lrr must be a known key"),
         ([HELD_OUT, "+federation.lrr=0.1,0.2"], r"^federation.lrr must be a known key"),
         ([HELD_OUT, "optimizer.lr=interval(-1, 1)"], r"^optimizer.lr must be in \(0, inf\), but it is -1"),

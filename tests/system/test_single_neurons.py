@@ -124,7 +124,8 @@ def test_the_servers_pictures_need_no_training_and_are_the_same_twice(
 
 
 def test_files_of_several_runs_have_their_names(trimmed, features, tmp_path):
-    assert features(trimmed, trimmed, "--maximise", "fc1:0", "--steps", 2)[0] == 0
+    other = shutil.copytree(trimmed, tmp_path / "other")
+    assert features(trimmed, other, "--maximise", "fc1:0", "--steps", 2)[0] == 0
     names = sorted(path.name for path in (tmp_path / "out").glob("maximised_*.png"))
     assert names == ["maximised_synthetic-psi_net-1_fc1.png", "maximised_synthetic-psi_net-2_fc1.png"]
 

@@ -25,7 +25,7 @@ from fedfeat.config.conditions import integer
 from fedfeat.config.search_path import quoted
 from fedfeat.config.spaces import BASE, SPACES, Space, dimension, space_name, split_words
 from fedfeat.errors import ConfigError
-from fedfeat.runs.directory import key_of, locked
+from fedfeat.runs.directory import key_of, locked, sets_place
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -64,7 +64,7 @@ def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
     if args.config_dir:
         words.append(f"hydra.searchpath=[{quoted(f'file://{args.config_dir.absolute()}')}]")
     for word in words:
-        if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir"):
+        if sets_place(word):
             raise ConfigError.rule(key_of(word), "be left out: runs lie below --out", word.partition("=")[2])
     fixed, swept = split_words(words)
     launcher = [f"hydra/launcher={args.launcher}"] if args.launcher else []
@@ -103,19 +103,22 @@ def _space(
         + (f" ({config['algorithm']['name']} has none)" if name == BASE else "")
     ]
     set_here = {key_of(word) for word in fixed}
+    tried_here = {key_of(key): (key, text) for key, text in swept.items()}
     metric = of_file.pop(TARGET, None)
     judged = [] if TARGET in set_here else _judged(cfg, metric)
     notes += [f"{word}, by which the method is judged" for word in judged]
     for key in [*of_file]:
-        if key in map(key_of, swept):
-            del of_file[key]
-        elif key in set_here:
+        if key in tried_here:
+            continue
+        if key in set_here:
             notes.append(f"{key} is fixed by the command line")
             del of_file[key]
         elif not _may_be_tried(cfg, key):
             notes.append(f"{key} is not tried, for it is not set here")
             del of_file[key]
-    space = {key: dimension(key, text) for key, text in {**of_file, **swept}.items()}
+    # The file's order, in the command line's words, which may begin with ++.
+    texts = dict(tried_here.get(key, (key, text)) for key, text in of_file.items()) | dict(swept)
+    space = {key: dimension(key, text) for key, text in texts.items()}
     if not space:
         raise ConfigError("The words must leave something to try, but all keys of the space are fixed.")
     return space, notes, judged

@@ -1,7 +1,7 @@
 """Whether a configuration satisfies the table of rules; checked before any work and before torch is imported."""
 
 from collections.abc import Container, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedfeat.config.known_classes import broken_by_classes
 from fedfeat.config.objective import more_is_better
@@ -87,41 +87,37 @@ def _broken_pairs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "federation.local_epochs", "be set where federation.local_steps is null", None
     if not {epochs, steps} & {None, _ABSENT}:
         yield "federation.local_steps", f"be null beside federation.local_epochs ({epochs})", steps
-    yield from _broken_steps(config.get("trainer") or {}, epochs, steps)
-    yield from _broken_parts(config.get("trainer") or {}, federation, scenario)
+    yield from _broken_lengths(config.get("trainer") or {}, federation, scenario)
     yield from _broken_starts(config)
 
 
-def _broken_steps(trainer: Mapping[str, Any], epochs: Any, steps: Any) -> Iterator[tuple[str, str, Any]]:
-    """Go through the rules between a fit's length, which is counted in batches, and what makes its epochs shorter."""
-    limit, together = trainer.get("limit_train_batches"), trainer.get("accumulate_grad_batches") or 1
-    if isinstance(steps, int | float) and limit is not None:
-        yield "trainer.limit_train_batches", f"be null beside federation.local_steps ({steps})", limit
-    if isinstance(steps, int | float) and together > 1:
-        yield "trainer.accumulate_grad_batches", f"be 1 beside federation.local_steps ({steps})", together
-    if isinstance(epochs, int | float) and epochs % 1 and together > 1:
-        rule = f"be 1 beside a federation.local_epochs that is no whole number ({epochs:g})"
-        yield "trainer.accumulate_grad_batches", rule, together
-
-
-def _broken_parts(
+def _broken_lengths(
     trainer: Mapping[str, Any], federation: Mapping[str, Any], scenario: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, Any]]:
-    """Go through what makes a part of an epoch, whose batches are not counted together."""
-    together = trainer.get("accumulate_grad_batches") or 1
-    final, epochs = federation.get("final_epochs"), federation.get("local_epochs")
-    if together > 1 and isinstance(final, int | float) and final % 1:
-        rule = f"be 1 beside a federation.final_epochs that is no whole number ({final:g})"
-        yield "trainer.accumulate_grad_batches", rule, together
+    """Go through the rules between a fit's length and what makes its epochs shorter or counts batches together."""
+    limit, together = trainer.get("limit_train_batches"), trainer.get("accumulate_grad_batches") or 1
+    if limit is not None and _is_number(steps := federation.get("local_steps")):
+        yield "trainer.limit_train_batches", f"be null beside federation.local_steps ({steps})", limit
+    if together > 1:
+        for reason in _counted_in_batches(federation, scenario):
+            yield "trainer.accumulate_grad_batches", f"be 1 beside {reason}", together
+
+
+def _counted_in_batches(federation: Mapping[str, Any], scenario: Mapping[str, Any]) -> Iterator[str]:
+    """Name what makes fits of a number of batches, of which each is a step."""
+    if _is_number(steps := federation.get("local_steps")):
+        yield f"federation.local_steps ({steps})"
+    for key in ("local_epochs", "final_epochs"):
+        if _is_number(epochs := federation.get(key)) and epochs % 1:
+            yield f"a federation.{key} that is no whole number ({epochs:g})"
     late = scenario.get("straggler_fraction") and scenario.get("straggler_policy") != "drop"
-    if (
-        together > 1
-        and late
-        and isinstance(epochs, int | float)
-        and epochs <= scenario.get("straggler_least", 1)
-    ):
-        rule = "be 1 beside stragglers of a part of an epoch, whose scenario.straggler_least is all that there are"
-        yield "trainer.accumulate_grad_batches", rule, together
+    epochs = federation.get("local_epochs")
+    if late and _is_number(epochs) and epochs <= scenario.get("straggler_least", 1):
+        yield "stragglers of a part of an epoch, whose scenario.straggler_least is all that there are"
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float)
 
 
 def _broken_starts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

@@ -114,7 +114,7 @@ class Search:
                 # As bad as a run can be, which Optuna has to know as a number.
                 self._open(number).set_user_attr(FAILED, "its validation accuracy is not finite")
                 score = 0.0
-            self._tell(number, "COMPLETE", score)
+            self._complete(number, score)
         elif number in self._cut:
             self._tell(number, "PRUNED")
             note(place, f"pruned after round {self.trial(number).last_step}")
@@ -146,18 +146,27 @@ class Search:
         return True
 
     def _is_worse(self, number: int) -> bool:
-        """Report the rounds that are not known yet; whether the last shows a trial below the median."""
+        """Report the rounds so far; whether the last shows a trial below the median."""
+        return self._reported(number).should_prune()
+
+    def _complete(self, number: int, score: float) -> None:
+        """Tell a trial's score, and first its rounds that no look has seen, by which later ones are cut short."""
+        self._reported(number)
+        self._tell(number, "COMPLETE", score)
+
+    def _reported(self, number: int) -> Trial:
+        """Report the rounds of a trial that are not known yet."""
         frozen, trial = self.trial(number), self._open(number)
         for round_idx, value in validated_rounds(self.place(number)):
             if round_idx not in frozen.intermediate_values:
                 trial.report(value, round_idx)
-        return trial.should_prune()
+        return trial
 
     def _failed(self, number: int, sentence: str) -> None:
         self._open(number).set_user_attr(FAILED, sentence)
         # That is the fault of its values, which Optuna has to know as bad ones.
         if has_diverged(self.place(number)):
-            self._tell(number, "COMPLETE", 0.0)
+            self._complete(number, 0.0)
         else:
             self._failures += 1
             self._tell(number, "FAIL")

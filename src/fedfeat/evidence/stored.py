@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,13 +16,20 @@ import yaml
 from fedfeat.config.search_path import overrides
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_bytes, atomic_write_text
-from fedfeat.runs.directory import DATA, FAILURE, experiment_config, fingerprint_of, fixes_numbers, key_of
+from fedfeat.runs.directory import (
+    DATA,
+    FAILURE,
+    experiment_config,
+    fingerprint_of,
+    fixes_numbers,
+    key_of,
+    sets_place,
+)
 from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.tables import METRICS, rows_so_far
 
 KEPT = (METRICS, "summary.json")
 """Files of a run that are kept as they are, beside its configuration and overrides."""
-_PLACES = re.compile(r"hydra\.(run|sweep)(\.|$)")
 THEN = "then"
 """Folder of what followed a run: its tables are kept too."""
 
@@ -74,7 +80,7 @@ def check_neutral(words: Iterable[str], key: str = "--with") -> None:
     for word in words:
         if "=" not in word or fixes_numbers(key_of(word)):
             raise ConfigError.rule(key, "be an override that changes no number, such as executor=ray", word)
-        if _PLACES.match(key_of(word)):
+        if sets_place(word):
             raise ConfigError.rule(key, "leave the folders of runs as they are", word)
 
 

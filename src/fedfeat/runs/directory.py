@@ -42,6 +42,7 @@ DATA = "data.json"
 """File with what the run's data were, see `runs.data_facts`."""
 FAILURE = "failure.txt"
 """File with the sentence of a run's last error, until it goes on."""
+_PLACES = re.compile(r"hydra(\.(run|sweep)(\..+)?)?")
 _PASSWORD = re.compile(r"://[^/@\s]+:[^/@\s]*@")
 
 
@@ -64,6 +65,11 @@ def fixes_numbers(key: str) -> bool:
 def key_of(override: str) -> str:
     """Name the key that an override sets, adds or deletes."""
     return override.partition("=")[0].lstrip("+~")
+
+
+def sets_place(override: str) -> bool:
+    """Whether an override says where a run or a sweep lies."""
+    return bool(_PLACES.fullmatch(key_of(override)))
 
 
 def config_sha256(config: Mapping[str, Any]) -> str:

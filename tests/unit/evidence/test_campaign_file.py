@@ -112,6 +112,7 @@ def study(**changes):
             study(words=["hydra.sweep.subdir=x"]),
             "studies.late.words must leave hydra.sweep.subdir to the campaign",
         ),
+        (study(words=["hydra.run={dir: x}"]), "studies.late.words must leave hydra.run to the campaign"),
         (study(words=["+hydra.run.dir=x"]), "studies.late.words must leave hydra.run.dir to the campaign"),
         (study(words=None), "studies.late.words must have a value or be left out, but it is None"),
         (study(tuned={"study": "tuen"}), "did you mean tune"),

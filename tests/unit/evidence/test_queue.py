@@ -87,18 +87,18 @@ def test_a_run_is_kept_when_all_of_it_is(tmp_path, monkeypatch):
     queue = queue_of(tmp_path)
     queue.campaign.studies["s"] = replace(queue.campaign.studies["s"], keeps=("clients.csv",))
     (finish(queue, CELLS[0]) / "clients.csv").write_text("client_id\n0\n")
-    kept, write = queue.kept / CELLS[0].name, stored.atomic_write_text
+    kept, write = queue.kept / CELLS[0].name, stored.atomic_write_bytes
 
-    def killed(path, text):
+    def killed(path, content):
         if path.name == "clients.csv":
             raise KeyboardInterrupt
-        write(path, text)
+        write(path, content)
 
-    monkeypatch.setattr(stored, "atomic_write_text", killed)
+    monkeypatch.setattr(stored, "atomic_write_bytes", killed)
     with pytest.raises(KeyboardInterrupt):
         queue.collect(CELLS[0])
     assert not stored.has_ended(kept)
-    monkeypatch.setattr(stored, "atomic_write_text", write)
+    monkeypatch.setattr(stored, "atomic_write_bytes", write)
     queue.collect(CELLS[0])
     assert stored.has_ended(kept)
     assert (kept / "clients.csv").exists()

@@ -175,10 +175,10 @@ def test_what_ended_while_nobody_looked_is_told_and_not_started(search):
     finished, worse = one.ready([]), one.ready([0])
     measured(one.place(finished), [0, 0.5, 0.6])
     measured(one.place(worse), [0, 0.4], finished=False)
-    one.look({finished: Running()})
     again = search()
     assert again.ready([]) == 2
     assert states(again) == ["COMPLETE", "PRUNED", "RUNNING"]
+    assert again.trial(0).intermediate_values == {1: 0.5, 2: 0.6}
 
 
 def test_a_trial_that_was_cut_while_it_was_proposed_is_proposed_again(search):

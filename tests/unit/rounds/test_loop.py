@@ -41,7 +41,7 @@ def test_local_work_in_steps(epochs, steps, expected):
 
 def test_only_stragglers_that_there_are_drop_out():
     """A method that needs everyone's answer is not refused for a key that has no effect."""
-    data = SimpleNamespace(augmented=False, sources=())
+    data = SimpleNamespace(augmented=False, sources=(), permuted=False)
     found = [
         plan(drop_stragglers=drop, straggler_fraction=share).setting("x", False, data).drops_stragglers
         for drop, share in ((True, 0.0), (True, 0.5), (False, 0.5))

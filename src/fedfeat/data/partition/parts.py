@@ -172,7 +172,7 @@ def hold_out(
     is_val[order] = rank < np.repeat(taken, sizes)
     if labels is not None:
         # Without it the client could not learn a class that it is tested on.
-        is_val[_last_of_cells(owners_of(parts)[order], labels[parts.indices][order], order)] = False
+        is_val[_last_of_cells(_cells_of(parts, labels)[order], order)] = False
         taken = np.bincount(owners_of(parts)[is_val], minlength=parts.num_clients)
     return parts_of(parts.indices[~is_val], sizes - taken), parts_of(parts.indices[is_val], taken)
 
@@ -187,21 +187,24 @@ def hold_out_together(
 ) -> tuple[Parts, Parts]:
     """As `hold_out`, but a share of all examples, each by everyone who has it: what one validates on, nobody trains."""
     _, taken = hold_out(single_part(np.unique(parts.indices)), fraction, rng, labels)
-    is_val, owners = np.isin(parts.indices, taken.indices), owners_of(parts)
-    cells = owners * (int(labels.max(initial=0)) + 1) + labels[parts.indices]
+    is_val, cells = np.isin(parts.indices, taken.indices), _cells_of(parts, labels)
     lost = np.flatnonzero(~np.isin(cells, cells[~is_val]))
     # A class of which a client would have none left to train on gets its last example back, from everyone.
-    back = _last_of_cells(owners[lost], labels[parts.indices][lost], lost)
+    back = _last_of_cells(cells[lost], lost)
     is_val &= ~np.isin(parts.indices, parts.indices[back])
-    sizes = np.bincount(owners[is_val], minlength=parts.num_clients)
+    sizes = np.bincount(owners_of(parts)[is_val], minlength=parts.num_clients)
     return parts_of(parts.indices[~is_val], np.diff(parts.offsets) - sizes), parts_of(
         parts.indices[is_val], sizes
     )
 
 
-def _last_of_cells(owners: np.ndarray, labels: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Give for each client and class the place that comes last in the order of all three, (cells,)."""
-    cells = owners.astype(np.int64) * (int(labels.max(initial=0)) + 1) + labels
+def _cells_of(parts: Parts, labels: np.ndarray) -> np.ndarray:
+    """Number the pair of client and class of each entry of ``parts.indices``."""
+    return owners_of(parts) * (int(labels.max(initial=0)) + 1) + labels[parts.indices]
+
+
+def _last_of_cells(cells: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Give for each cell the place that comes last, (cells,)."""
     _, first = np.unique(cells[::-1], return_index=True)
     return places[::-1][first]
 
