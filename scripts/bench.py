@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark import WORKLOADS, Workload, compare
+from benchmark import WORKLOADS, Workload, compare, workload
 
 from fedfeat.evidence.bench import FILE, PAGE, Line, append, makers, spread
 from fedfeat.evidence.pages import filled
@@ -52,7 +52,7 @@ def measure(name: str, w: Workload, commit: str) -> Line:
 def main(argv: Sequence[str] | None = None) -> None:
     """Add a line for each workload as soon as it is timed, and make the page's table again."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workloads", nargs="*", metavar="W", help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument("workloads", nargs="*", type=workload, metavar="W", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument(
         "--rounds", type=int, help=f"rounds of each ({', '.join(f'{k} {v}' for k, v in ROUNDS.items())})"
     )

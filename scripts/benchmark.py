@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -156,17 +157,36 @@ def write_start(w: Workload, folder: Path) -> None:
 
 
 def contestant(name: str, w: Workload, folder: Path, pipe: Connection) -> None:
-    """Process of one side: run a round at every message and answer with its seconds."""
+    """Process of one side: run a round at every message, answer with its seconds, and end after the last message."""
     if name in BY_HAND:
         torch.set_num_threads(1)
         start = torch.load(folder / "start.pt", weights_only=False)
         rounds = HandWritten(w, *start, BY_HAND[name]).rounds()
     else:
         rounds = our_rounds(build(w, name, folder))
-    while pipe.recv():
-        began = time.perf_counter()
-        next(rounds)
-        pipe.send(time.perf_counter() - began)
+    with suppress(EOFError):
+        while pipe.recv():
+            began = time.perf_counter()
+            next(rounds)
+            pipe.send(time.perf_counter() - began)
+
+
+def one_round(name: str, pipe: Connection) -> float:
+    """Have a contestant run a round; give its seconds."""
+    try:
+        pipe.send(True)
+        return float(pipe.recv())
+    except (EOFError, ConnectionError) as error:
+        raise SystemExit(f"{name!r} must run its rounds, but its process has ended.") from error
+
+
+def workload(name: str) -> str:
+    """Read its name."""
+    if name not in WORKLOADS:
+        raise argparse.ArgumentTypeError(
+            f"a workload must be one of {', '.join(WORKLOADS)}, but it is {name!r}"
+        )
+    return name
 
 
 def compare(w: Workload, names: Sequence[str], folder: Path) -> dict[str, list[float]]:
@@ -175,28 +195,36 @@ def compare(w: Workload, names: Sequence[str], folder: Path) -> dict[str, list[f
     first = context.Process(target=write_start, args=(w, folder))
     first.start()
     first.join()
+    if first.exitcode:
+        raise SystemExit(f"The start must be made, but its process has ended with {first.exitcode}.")
     pipes, processes = {}, []
     for name in names:
         pipes[name], far_end = context.Pipe()
         processes.append(context.Process(target=contestant, args=(name, w, folder, far_end)))
         processes[-1].start()
+        # Were it open here, a contestant that has ended would be waited for.
+        far_end.close()
     times: dict[str, list[float]] = {name: [] for name in names}
-    for round_idx in range(w.rounds + 1):
-        for name, pipe in pipes.items():
-            pipe.send(True)
-            took = pipe.recv()
-            if round_idx:
-                times[name].append(took)
-    for pipe, process in zip(pipes.values(), processes, strict=True):
-        pipe.send(False)
-        process.join()
+    try:
+        for round_idx in range(w.rounds + 1):
+            for name, pipe in pipes.items():
+                took = one_round(name, pipe)
+                if round_idx:
+                    times[name].append(took)
+    finally:
+        # At the end of its messages a contestant ends.
+        for pipe, process in zip(pipes.values(), processes, strict=True):
+            pipe.close()
+            process.join()
     return times
 
 
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workloads", nargs="*", default=[], metavar="W", help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument(
+        "workloads", nargs="*", type=workload, default=[], metavar="W", help=f"of {', '.join(WORKLOADS)}"
+    )
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--ours", action="append", help="overrides of a contestant of ours, several times")
     parser.add_argument("--base", default="by hand, 2 processes", help="the contestant that ratios refer to")
@@ -213,10 +241,8 @@ def main() -> None:
             times = compare(w, list(dict.fromkeys(names)), Path(folder))
         for name, seconds in times.items():
             middle, low, high = spread(seconds, times[arguments.base])
-            print(
-                f"| {key} | {name} | {statistics.median(seconds):.4f} | {middle:.3f} ({low:.3f}-{high:.3f}) |",
-                flush=True,
-            )
+            took = f"{statistics.median(seconds):.4f}"
+            print(f"| {key} | {name} | {took} | {middle:.3f} ({low:.3f}-{high:.3f}) |", flush=True)
 
 
 if __name__ == "__main__":

@@ -46,3 +46,21 @@ def test_all_workloads_have_few_rounds(bench):
     benchmark = importlib.import_module("benchmark")
     assert benchmark.WORKLOADS.keys() <= bench.ROUNDS.keys()
     assert all(bench.ROUNDS[name] <= w.rounds for name, w in benchmark.WORKLOADS.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "order", [("executor=typo", "executor=serial"), ("executor=serial", "executor=typo")]
+)
+def test_a_contestant_that_cannot_begin_ends_the_comparison(bench, order, tmp_path):
+    benchmark = importlib.import_module("benchmark")
+    with pytest.raises(
+        SystemExit, match=r"^'executor=typo' must run its rounds, but its process has ended\.$"
+    ):
+        benchmark.compare(bench.WORKLOADS["W1"], order, tmp_path)
+
+
+def test_another_workload_is_refused(bench, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["W9"])
+    assert "a workload must be one of W1, W2, W3, W4, but it is 'W9'" in capsys.readouterr().err

@@ -28,6 +28,7 @@ from rich.live import Live
 
 from fedfeat.config.command_line import Parser, number
 from fedfeat.config.conditions import integer, interval
+from fedfeat.config.explain import explain
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.campaign_file import read_campaign
@@ -47,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _options(argv)
     try:
         code = _perform(options)
-    except UserError as error:
-        print(error, file=sys.stderr)
+    except (UserError, OSError) as error:
+        print(explain(error), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

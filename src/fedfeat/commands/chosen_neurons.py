@@ -79,7 +79,7 @@ def check_neurons(
         ConfigError: The network has no such layer or neuron.
     """
     paths = {name: path for path, name in names.items()} | {path: path for path in widths}
-    found = {}
+    found: dict[str, list[int]] = {}
     for layer, neurons in wanted.items():
         if layer not in paths:
             raise ConfigError(
@@ -90,5 +90,6 @@ def check_neurons(
         if max(neurons) >= widths[path]:
             rule = f"have neurons from 0 to {widths[path] - 1} for {layer} of {run}"
             raise ConfigError.rule(option, rule, max(neurons))
-        found[path] = list(neurons)
+        chosen = found.setdefault(path, [])
+        chosen += [neuron for neuron in neurons if neuron not in chosen]
     return found

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,13 @@ _ASCENT = "fedfeat.features.maximisation.Ascent"
 
 
 def by_name(found: Sequence["Inspection"]) -> dict[str, "Inspection"]:
-    """Name the runs, with a number in their order where several have the same name."""
+    """Name the runs, with a number in their order, or the next that is free, where several have the same name."""
     names = [one.name for one in found]
-    return {
-        one.name if names.count(one.name) == 1 else f"{one.name} {number}": one
-        for number, one in enumerate(found, start=1)
-    }
+    named: dict[str, Inspection] = {}
+    for number, one in enumerate(found, start=1):
+        numbered = (name for at in count(number) if (name := f"{one.name} {at}") not in {*names, *named})
+        named[one.name if names.count(one.name) == 1 else next(numbered)] = one
+    return named
 
 
 def rows(found: Sequence["Inspection"]) -> list[list[str]]:

@@ -11,7 +11,7 @@ from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.figures import LINE_STYLES, PALETTE, legend_below, panels, save_figure
 from fedfeat.runs.finished import Run, read_run
-from fedfeat.runs.labels import label_runs
+from fedfeat.runs.labels import group_runs, label_runs, label_settings, name_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,17 +54,12 @@ def labels_of(run_dirs: Sequence[Path]) -> list[str]:
 def arms_of(run_dirs: Sequence[Path], courses: Sequence[Clients]) -> dict[str, list[Clients]]:
     """Put the runs together that differ in their seed alone; those that differ in nothing stay apart."""
     runs = [_finished(path) for path in run_dirs]
-    seeds = [run.summary["seed"] for run in runs]
-    settings = [run.setting for run in runs]
-    kinds = [one for i, one in enumerate(settings) if one not in settings[:i]]
-    of_kind = [kinds.index(one) for one in settings]
-    if len(set(zip(of_kind, seeds, strict=True))) < len(runs):
+    settings = group_runs(runs)
+    if any(len({run.summary["seed"] for run in one.runs}) < len(one.runs) for one in settings):
         return {label: [own] for label, own in zip(labels_of(run_dirs), courses, strict=True)}
-    labels = label_runs([runs[of_kind.index(number)] for number in range(len(kinds))])
-    return {
-        label: [own for kind, own in zip(of_kind, courses, strict=True) if kind == number]
-        for number, label in enumerate(labels)
-    }
+    of_run = {id(run): own for run, own in zip(runs, courses, strict=True)}
+    labels = label_settings(settings, name_settings(settings))
+    return {label: [of_run[id(run)] for run in one.runs] for label, one in zip(labels, settings, strict=True)}
 
 
 def _finished(path: Path) -> Run:

@@ -195,7 +195,7 @@ def one_sentence(command: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if as_user_error(error) is None:
+        if as_user_error(error) is None and not (isinstance(error, OSError) and error.strerror):
             raise
         print(f"{command}: {explain(error)}", file=sys.stderr)
         sys.exit(2)

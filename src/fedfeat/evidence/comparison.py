@@ -65,7 +65,7 @@ def pairs(numbers: Numbers, against: str, high: bool = True) -> list[Pair]:
             if interval is not None:
                 sign = 1 if high else -1
                 ahead = sum(sign * (own[seed] - other[seed]) > 0 for seed in own.keys() & other.keys())
-                if interval.num_seeds < MIN_SEEDS:
+                if interval.num_seeds < MIN_SEEDS and not math.isnan(interval.low):
                     interval = interval._replace(low=-math.inf, high=math.inf)
                 found.append(Pair(setting, method, interval, ahead))
     return found

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedfeat.config.explain import explain
 from fedfeat.errors import ConfigError
 from fedfeat.evidence import stored
 from fedfeat.evidence.campaign import Campaign, Cell
@@ -194,7 +195,7 @@ class Queue:
             self.failed[cell] = f"exit {code}: {failure(self.runs / cell.name)}"
         try:
             self.collect(cell)
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:
             # The others go on; the next start is refused with it.
-            self.failed[cell] = str(error)
+            self.failed[cell] = explain(error)
         self._last.append(self.failed.get(cell, "").replace(str(self.runs.absolute() / cell.name), "RUN"))

@@ -24,6 +24,7 @@ from fedfeat.runs.directory import (
     fixes_numbers,
     key_of,
     sets_place,
+    without_passwords,
 )
 from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.tables import METRICS, rows_so_far
@@ -94,7 +95,7 @@ def check_words(place: Path, words: Sequence[str]) -> None:
     Raises:
         ConfigError: An override which fixes numbers is another.
     """
-    made, asked = _fixing(made_with(place)), _fixing(words)
+    made, asked = (_fixing(without_passwords(list(some))) for some in (made_with(place), words))
     meanings = {word: _meaning(word) for word in made ^ asked}
     times = Counter(meanings.values())
     differing = sorted(word for word, meaning in meanings.items() if times[meaning] == 1)
@@ -125,7 +126,9 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
     kept = {**experiment_config(config), "name": config["name"], "group": config["group"]}
     kept |= {"published": config["published"]} if config.get("published") else {}
     atomic_write_text(place / "config.yaml", yaml.safe_dump(kept, sort_keys=False))
-    atomic_write_text(place / "overrides.yaml", yaml.safe_dump([*words], sort_keys=False, width=1000))
+    atomic_write_text(
+        place / "overrides.yaml", yaml.safe_dump(without_passwords([*words]), sort_keys=False, width=1000)
+    )
     if digests := fingerprint_of(run_dir):
         atomic_write_text(place / DATA, json.dumps({"fingerprint": digests}) + "\n")
     followed = [f"{THEN}/{path.name}" for path in sorted((run_dir / THEN).glob("*.csv"))]

@@ -87,7 +87,8 @@ def check_same_config(run_dir: Path, config: Mapping[str, Any]) -> None:
     if not (run_dir / "config.yaml").exists():
         return
     stored = stored_config(run_dir)
-    old, new = flatten(experiment_config(stored), "."), flatten(experiment_config(config), ".")
+    # What is stored has no passwords.
+    old, new = (flatten(experiment_config(without_passwords(one)), ".") for one in (stored, config))
     for key in sorted({*old, *new}):
         if old.get(key) != new.get(key):
             raise CheckpointError(

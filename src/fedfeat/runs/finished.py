@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -130,25 +130,34 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _run(path: Path, summary: dict[str, Any], config: dict[str, Any], metrics: pd.DataFrame) -> Run:
+    runtime = _runtime(path)
+    # Keys of one's own may hold the run directory, by interpolation: where it was when the run began, or is.
+    places = {str(path.resolve()), str(runtime.get("output_dir") or path.resolve())}
     setting = {
         key: value
         for key, value in flatten(experiment_config(config), ".").items()
-        # The run directory arrives in several keys, by interpolation.
-        if key != "seed" and not (isinstance(value, str) and "/" in value and path.name in Path(value).parts)
+        if key != "seed" and not _lies_in(value, places)
     }
     read = summary, setting, published_numbers(config), metrics
     root = str((config.get("data") or {}).get("root", ""))
     examples = next(iter(fingerprint_of(path)), "")
-    return Run(path, *read, _choices(path), _written(path), _data(path), root, examples)
+    choices = runtime.get("choices")
+    options = choices.items() if isinstance(choices, Mapping) else ()
+    chosen = {str(group): str(option) for group, option in options if option is not None}
+    return Run(path, *read, chosen, _written(path), _data(path), root, examples)
 
 
-def _choices(path: Path) -> dict[str, str]:
-    """Give what Hydra has kept of the options that a run was composed of; nothing where it has not."""
+def _lies_in(value: Any, places: Iterable[str]) -> bool:
+    return isinstance(value, str) and any(value == one or value.startswith(f"{one}/") for one in places)
+
+
+def _runtime(path: Path) -> Mapping[str, Any]:
+    """Give what Hydra has kept of where a run was made and of which options; nothing where it has not."""
     try:
-        kept = yaml.safe_load((path / ".hydra" / "hydra.yaml").read_text())["hydra"]["runtime"]["choices"]
-        return {str(group): str(option) for group, option in kept.items() if option is not None}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
+        kept = yaml.safe_load((path / ".hydra" / "hydra.yaml").read_text())["hydra"]["runtime"]
+    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
         return {}
+    return kept if isinstance(kept, Mapping) else {}
 
 
 def _written(path: Path) -> frozenset[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.runs.finished import Run, identity
-from fedfeat.runs.text import written
+from fedfeat.runs.text import option_name, written
 
 # The first words of a name; their options need no group beside them. The first one is always there, the next two
 # wherever they differ.
@@ -91,18 +91,27 @@ def is_number(value: Any) -> bool:
 
 def group_runs(runs: Sequence[Run]) -> list[Setting]:
     """Put runs together that differ in nothing but the seed."""
-    # A key that follows `seed` in every run is the seed by another name; one that stays fixed is a choice.
-    keys = {key for run in runs for key in run.setting if key.endswith("seed")}
-    seeds = {key for key in keys if all(run.setting.get(key, _seed(run)) == _seed(run) for run in runs)}
-    groups: dict[str, list[Run]] = {}
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(_but_seeds(run), []).append(run)
+    seeds = {kind: _following(some) for kind, some in alike.items()}
+    groups: dict[str, tuple[dict[str, Any], list[Run]]] = {}
     for run in sorted(runs, key=_seed):
-        values = {key: value for key, value in run.setting.items() if key not in seeds}
-        groups.setdefault(identity(values, run.data), []).append(run)
+        values = {key: value for key, value in run.setting.items() if key not in seeds[_but_seeds(run)]}
+        groups.setdefault(identity(values, run.data), (values, []))[1].append(run)
     words = _words(runs)
-    return [
-        Setting(tuple(group), words(group[0]), {k: v for k, v in group[0].setting.items() if k not in seeds})
-        for group in groups.values()
-    ]
+    return [Setting(tuple(group), words(group[0]), values) for values, group in groups.values()]
+
+
+def _but_seeds(run: Run) -> str:
+    """Give a text that runs share which differ in nothing but keys that are, or may follow, the seed."""
+    return identity({key: value for key, value in run.setting.items() if not key.endswith("seed")}, run.data)
+
+
+def _following(runs: Sequence[Run]) -> set[str]:
+    """Name the keys that follow `seed` in every run: the seed by another name. One that stays fixed is a choice."""
+    keys = {key for run in runs for key in run.setting if key.endswith("seed")}
+    return {key for key in keys if all(run.setting.get(key, _seed(run)) == _seed(run) for run in runs)}
 
 
 def name_settings(settings: Sequence[Setting]) -> Naming:
@@ -209,12 +218,8 @@ def _folder(run: Run, runs: Sequence[Run]) -> str:
 
 def _told(setting: Mapping[str, Any], group: str) -> str:
     key = next((key for key in _TELLING[group] if key in setting), "")
-    name = str(setting.get(key, "")).rpartition(".")[2]
-    return (
-        re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-        if key.endswith("_target_")
-        else name
-    )
+    name = str(setting.get(key, ""))
+    return option_name(name) if key.endswith("_target_") else name
 
 
 def _text(setting: Setting, key: str) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from fedfeat.config.objective import judged_by, validated_by
 from fedfeat.runs.directory import fixes_numbers, key_of
 from fedfeat.runs.finished import published_numbers
+from fedfeat.runs.text import option_name
 
 LONGEST_NAME = 128
 """Characters of a run's name, as W&B has it."""
@@ -125,9 +125,7 @@ def _at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _class_name(config: Mapping[str, Any], section: str) -> str | None:
-    """Name a class or function as the options of its group are named: ``NClasses`` is ``n_classes``."""
-    name = str(_at(config, f"{section}._target_") or "").rpartition(".")[2]
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower() or None
+    return option_name(str(_at(config, f"{section}._target_") or "")) or None
 
 
 def _tells(word: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +30,11 @@ def written(value: Any) -> str:
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
+def option_name(target: str) -> str:
+    """Name a class or function as the options of a group are named: ``x.NClasses`` is ``n_classes``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", target.rpartition(".")[2]).lower()
+
+
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table in Markdown, a line each."""
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
@@ -46,6 +52,8 @@ def broken_name(name: str, width: int) -> str:
 
 def format_bytes(count: float) -> str:
     """Write a number of bytes in three digits with a decimal unit, e.g. ``1.5 MB``."""
+    if not math.isfinite(count):
+        return f"{count:g}"
     for unit in ("B", "kB", "MB", "GB"):
         if abs(float(text := f"{count:.3g}")) < 1000:
             return f"{text} {unit}"

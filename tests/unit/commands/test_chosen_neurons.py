@@ -1,9 +1,11 @@
 """Neurons by name: what is meant, and what is said of what is not there."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedfeat.commands.chosen_neurons import check_neurons, parse_neurons, parse_numbers
-from fedfeat.commands.inspect_features import _parser
+from fedfeat.commands.inspect_features import _parser, by_name
 from fedfeat.errors import ConfigError
 from fedfeat.features.maximisation import Ascent
 
@@ -69,3 +71,15 @@ def test_unknown_neurons_are_answered_with_their_range():
 def test_the_commands_defaults_are_those_of_the_ascent():
     args, ascent = _parser().parse_args(["."]), Ascent()
     assert {name: getattr(args, name) for name in vars(ascent)} == vars(ascent)
+
+
+def test_a_layer_of_two_names_has_the_neurons_of_both():
+    wanted = {"fc1": [0, 3], "head.fc1.linear": [3, 1]}
+    assert check_neurons(wanted, WIDTHS, NAMES, "run", "--neurons") == {"head.fc1.linear": [0, 3, 1]}
+
+
+def test_runs_of_one_name_are_numbered_and_none_takes_anothers_place():
+    runs = [SimpleNamespace(name=name) for name in ("x", "x", "x 2", "y")]
+    named = by_name(runs)
+    assert [*named] == ["x 1", "x 3", "x 2", "y"]
+    assert all(found is run for found, run in zip(named.values(), runs, strict=True))

@@ -1,9 +1,13 @@
-"""Ctrl-C: what the sentence names."""
+"""Ctrl-C and full disks: what the sentence names."""
 
+import errno
+import os
 import sys
 
 import pytest
 
+from fedfeat.commands import campaign
+from fedfeat.commands.reopen import one_sentence
 from fedfeat.train import _one_sentence
 
 
@@ -47,3 +51,19 @@ def test_what_lightning_makes_of_it_is_said_too_and_another_exit_is_not(capsys):
     with pytest.raises(SystemExit, match="3"), _one_sentence():
         sys.exit(3)
     assert capsys.readouterr().err == ""
+
+
+def test_a_full_disk_is_one_sentence_for_every_command(monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/out/x.png")
+
+    said = "/out/x.png must be usable for this run, but the system says: No space left on device.\n"
+    with pytest.raises(SystemExit, match="2"), one_sentence("fedfeat-features"):
+        full()
+    assert capsys.readouterr().err == f"fedfeat-features: {said}"
+    monkeypatch.setattr(campaign, "_perform", full)
+    with pytest.raises(SystemExit, match="2"):
+        campaign.main(["x.yaml"])
+    assert capsys.readouterr().err == said
+    with pytest.raises(OSError, match="no number"), one_sentence("fedfeat-features"):
+        raise OSError("no number, hence ours")

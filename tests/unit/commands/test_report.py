@@ -452,3 +452,20 @@ def test_one_and_one_point_zero_are_one_setting(tmp_path):
 
 def test_ten_thousand_is_written_out_from_where_it_rounds_to_it():
     assert [write_number("x", value) for value in (9999.4, 9999.6, 10000.0)] == ["9999", "10,000", "10,000"]
+
+
+def test_what_a_run_began_with_tells_it_apart_and_its_own_place_does_not(tmp_path):
+    """Folders of campaigns are all called after their seeds; a run that was moved holds where it was made."""
+    for method in ("fedavg", "fedprox"):
+        for seed in (0, 1):
+            place = tmp_path / f"from_{method}" / f"seed_{seed}"
+            make_run(place, seed, model={"weights": f"/started/{method}/seed_{seed}/init.safetensors"})
+    runs, skipped = find_runs([tmp_path])
+    assert (len(runs), skipped) == (4, [])
+    assert all("model.weights" in run.setting and "cache" not in run.setting for run in runs)
+    moved = make_run(tmp_path / "elsewhere" / "run", 7).rename(tmp_path / "moved")
+    (moved / ".hydra").mkdir()
+    record = {"hydra": {"runtime": {"output_dir": str(tmp_path / "elsewhere" / "run"), "choices": None}}}
+    (moved / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(record))
+    ((run,), _) = find_runs([moved])
+    assert "cache" not in run.setting

@@ -34,6 +34,8 @@ def test_a_run_that_has_diverged_makes_the_difference_nan_and_the_rank_last():
     numbers = {"x": {"a": {0: NAN, 1: 1.0, 2: 1.0}, "b": {0: 0.1, 1: 0.1, 2: 0.1}}}
     (pair,) = pairs(numbers, "b")
     assert math.isnan(pair.interval.mean)
+    (of_two,) = pairs({"x": {"a": {0: NAN, 1: 1.0}, "b": {0: 0.1, 1: 0.1}}}, "b")
+    assert math.isnan(of_two.interval.low)
     for high in (True, False):
         means = complete(numbers) | {"y": {"a": NAN, "b": 0.2}}
         assert [(rank.method, rank.mean) for rank in ranks(means, "b", high)] == [("b", 1.0), ("a", 2.0)]

@@ -16,7 +16,7 @@ from fedfeat.evidence.campaign import Campaign, Cell, Study
 from fedfeat.evidence.processes import start_run
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import check_words, is_finished
-from fedfeat.runs.directory import fingerprint_of
+from fedfeat.runs.directory import fingerprint_of, without_passwords
 
 CELLS = [Cell("s", "", "a", "", seed) for seed in range(5)]
 
@@ -276,3 +276,28 @@ def test_a_run_that_diverged_early_says_what_a_whole_one_takes(tmp_path):
     (queue.runs / CELLS[0].name / "failure.txt").write_text(f"weight {DIVERGED}.\n")
     assert queue.settled(CELLS[0])
     assert queue.left()[CELLS[1]] == 16.0
+
+
+def test_passwords_of_words_are_neither_kept_nor_missed(tmp_path):
+    words = ["seed=0", "data.loader.url=https://me:secret@host/data"]
+    queue = queue_of(tmp_path)
+    place = finish(queue, CELLS[0])
+    (place / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(without_passwords(words)))
+    check_words(place, words)
+    with pytest.raises(ConfigError, match=r"was made with data\.loader\.url=https://\*\*\*@host/data, where"):
+        check_words(place, [words[0], "data.loader.url=https://me:secret@elsewhere/data"])
+    stored.keep(place, queue.kept, words)
+    assert yaml.safe_load((queue.kept / "overrides.yaml").read_text()) == without_passwords(words)
+
+
+def test_what_cannot_be_kept_fails_alone(tmp_path):
+    queue = queue_of(tmp_path)
+    finish(queue, CELLS[0])
+    finish(queue, CELLS[1])
+    (queue.kept / CELLS[0].name).parent.mkdir(parents=True)
+    (queue.kept / CELLS[0].name).write_text("somebody's file\n")
+    for cell in CELLS[:2]:
+        queue.ended(cell, 0)
+    assert list(queue.failed) == [CELLS[0]]
+    assert "must be usable for this run, but the system says: " in queue.failed[CELLS[0]]
+    assert stored.has_ended(queue.kept / CELLS[1].name)

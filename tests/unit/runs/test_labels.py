@@ -177,3 +177,10 @@ def test_a_group_of_which_nothing_is_taken_is_no_key():
     naming = name_settings(settings)
     assert (naming.words, naming.keys) == (("algorithm", "diagnostics"), ())
     assert {setting.get("diagnostics") for setting in settings} == {"none", "alignment"}
+
+
+def test_whether_a_seed_follows_is_decided_among_runs_that_are_alike_otherwise():
+    """As sent140's loader has the run's seed and the synthetic one a fixed one, in one report."""
+    runs = [run(seed, data="sent140", data__loader__seed=seed) for seed in (0, 1, 2)]
+    runs += [run(seed, data="synthetic", data__loader__seed=0) for seed in (0, 1, 2)]
+    assert named(runs) == {"fedavg, sent140": [0, 1, 2], "fedavg, synthetic": [0, 1, 2]}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedfeat.runs.text import broken_name
+from fedfeat.runs.text import broken_name, format_bytes
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,18 @@ from fedfeat.runs.text import broken_name
 )
 def test_a_name_is_broken_behind_its_folders_and_values(name, lines):
     assert broken_name(name, 8).split("\n") == lines
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999.6, "1 kB"),
+        (1.5e6, "1.5 MB"),
+        (2e15, "2e+03 TB"),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_bytes_have_a_unit_where_they_are_a_number(count, text):
+    assert format_bytes(count) == text
