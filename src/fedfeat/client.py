@@ -182,11 +182,21 @@ class ClientModule(CountedModule):
         """Lightning hook: the local objective, its mean kept for ``train/loss``."""
         loss, count = self.loss(batch), len(batch[1])
         self.count(loss, count)
+        if (together := self.trainer.accumulate_grad_batches) > 1:
+            loss = loss * (together / self.batches_of_step(batch_idx))
         if not loss.requires_grad:  # The backward pass would not say whose it is.
             raise ValueError(
                 f"{type(self).__name__}.loss must depend on weights that are trained, but is detached"
             )
         return loss
+
+    def batches_of_step(self, batch_idx: int) -> int:
+        """Count the batches of the optimizer step that one is in; an epoch's last has what is left.
+
+        Lightning divides their losses by ``accumulate_grad_batches`` all the same, and its step would be a part of one.
+        """
+        together = self.trainer.accumulate_grad_batches
+        return min(together, int(self.trainer.num_training_batches) - batch_idx // together * together)
 
     def configure_optimizers(self) -> Optimizer:
         """Lightning hook: a fresh optimizer at the round's learning rate, over whatever of this module trains."""

@@ -20,9 +20,8 @@ Params = dict[str, "Tensor"]
 Tensors = Mapping[str, Params]
 """All tensors of a client half by its parts: ``model``, and whatever modules it has beside it."""
 Source = Literal["train_pool", "heldout", "test_unlabelled", "public"]
-"""Where inputs that everyone sees come from: all clients' training examples, their validation examples, their test
-parts, or public ones: another data set (``data@public=cifar100``) or training examples of nobody
-(``algorithm.public_share``)."""
+"""Where inputs that everyone sees come from: all clients' training, validation or test examples, or public ones, of
+another data set (``data@public=cifar100``) or training examples of nobody (``algorithm.public_share``)."""
 
 
 class Vocabulary(NamedTuple):
@@ -209,12 +208,13 @@ class Setting(NamedTuple):
         num_rounds: Rounds in all.
         num_clients: Clients that train.
         cohort_size: Participants of a round.
-        local_epochs: Passes over a client's data per round, or None where steps are counted.
+        local_epochs: Passes over a client's data per round; where steps are counted, over the largest client's.
         keeps_optimizer: Whether optimizer state survives from a client's turn to its next.
         drops_stragglers: Whether some participants of a round send nothing.
         augmented: Whether training inputs are new in every epoch.
         sources: Where unlabelled inputs can come from, see `Source`.
         permuted: Whether each client sees inputs in an order of the pixels of its own.
+        averages_weights: Whether what a client sends is a mean over its steps instead of the last weights.
     """
 
     algorithm: str
@@ -227,6 +227,7 @@ class Setting(NamedTuple):
     augmented: bool = False
     sources: tuple[Source, ...] = ("train_pool", "test_unlabelled")
     permuted: bool = False
+    averages_weights: bool = False
 
 
 class Site(NamedTuple):
@@ -238,8 +239,7 @@ class Site(NamedTuple):
         device: Where the server computes.
         autocast: Context in which it computes in the precision of the fits.
         spend: Adds FLOPs of the server's to ``compute/flops``.
-        examples: From a source, a number of examples and the round to inputs as they are stored, (m, ...), and their
-            labels, (m,), drawn at the address of the round.
+        examples: From a source, a number and the round to inputs as they are stored, (m, ...), and labels (m,).
     """
 
     networks: Networks

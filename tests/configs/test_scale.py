@@ -112,8 +112,8 @@ def test_mini_trains_the_body_of_fedrep_for_one_epoch_as_other_methods_their_net
 
 
 WARNING = (
-    "algorithm=fedrep trains heads alone: federation.local_epochs={} "
-    "is not above algorithm.client.head_epochs={}."
+    "algorithm=fedrep trains heads alone: {} local epochs, counted at the largest client, are not above "
+    "algorithm.client.head_epochs={}."
 )
 
 
@@ -123,6 +123,8 @@ WARNING = (
         (["federation.local_epochs=10"], (10, 10)),
         (["federation.local_epochs=0.5", "algorithm.client.head_epochs=1"], (0.5, 1)),
         (["federation.local_epochs=10.5"], None),
+        (["federation.local_epochs=null", "federation.local_steps=20"], (10, 10)),
+        (["federation.local_epochs=null", "federation.local_steps=21"], None),
         (["federation.local_epochs=20", "algorithm.client.head_epochs=15"], None),
         (["algorithm=fedavg", "federation.local_epochs=1"], None),
         (["scale=mini", "federation.num_rounds=0"], None),

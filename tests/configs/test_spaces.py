@@ -23,7 +23,8 @@ def asked(*words):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != BASE])
 def test_the_space_is_of_keys_and_values_that_the_method_has(name):
-    found, _, notes = asked(f"algorithm={name}", HELD_OUT, *BESIDE.get(name, []))
+    group = "algorithm" if (CONFIGS / "algorithm" / f"{name}.yaml").exists() else "arm"
+    found, _, notes = asked(f"{group}={name}", HELD_OUT, *BESIDE.get(name, []))
     assert notes[0] == f"space: configs/{SPACES}/{name}.yaml"
     assert "optimizer.lr" in found.space
     assert [line for line in notes if "not tried" in line] == []

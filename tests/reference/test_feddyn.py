@@ -8,7 +8,7 @@ import pytest
 import torch
 from float64_runs import assert_stacks, steps_of
 from float64_runs import run as run_config
-from harness import LR, SIZES, make_data, parties
+from harness import LR, SIZES, make_data, parties, turn_of
 from linear_rounds import (
     ZERO,
     Quadratic,
@@ -324,3 +324,16 @@ def test_h_of_many_clients_is_their_sum_in_half_precision_too(dtype):
         assert state.theta["weight"].dtype == dtype
         state = state._replace(theta=theta)
     assert float(state.dual["weight"]) == pytest.approx(-1, abs=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_g_of_many_rounds_is_their_sum_in_half_precision_too(dtype):
+    """A client that ends 1 above theta = 0 in each of 700 rounds, with alpha = 1: g is -700, past 256 too."""
+    model = mlp((1,), 2, hidden=[1]).to(dtype)
+    half = FedDynClient(model=model, optimizer=partial(torch.optim.SGD, lr=0.1), alpha=1.0)
+    names = [name for name, _ in model.named_parameters()]
+    theta, memory = {name: torch.zeros_like(p) for name, p in model.named_parameters()}, None
+    for _ in range(700):
+        turn = turn_of(Weights(theta), memory, num_classes=2)
+        _, memory = half.upload(turn, {"model": {name: torch.ones_like(theta[name]) for name in names}})
+    assert all(float(memory.gradient[name].flatten()[0]) == -700 for name in names)

@@ -20,8 +20,10 @@ from linear_rounds import (
     means_of,
     with_batch_norm,
 )
+from torch import nn
 
 from fedfeat import tree
+from fedfeat.algorithms.effective_steps import Solver, effective_steps
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.fednova import FedNovaClient, FedNovaServer, Normalised
 from fedfeat.algorithms.fedprox import FedProxClient
@@ -29,6 +31,7 @@ from fedfeat.client import ClientModule, joined
 from fedfeat.errors import ConfigError
 from fedfeat.models.mlp import mlp
 from fedfeat.rounds.sampling import sample_stragglers, straggler_steps
+from fedfeat.types import Federation, Update
 
 DOUBLE = {"precision": "64-true"}
 FED2 = "algorithm/server@algorithm.server.average=fed2"
@@ -289,6 +292,10 @@ def test_steps_that_are_no_sums_of_gradients_are_refused(tmp_path):
     assert refused(tmp_path, "federation.opt_state=keep").startswith(
         "federation.opt_state must be reset for algorithm="
     )
+    assert refused(tmp_path, "callbacks=weight_averaging") == (
+        "callbacks must average no weights for algorithm=fednova, which divides what was moved by the steps that have "
+        "moved it, but one of them does."
+    )
     found = refused(tmp_path, "algorithm/client=fednova_fedprox", "algorithm.client.mu=2")
     assert found.startswith("algorithm.client.mu must be at most 0.263 for algorithm=fednova")
 
@@ -298,3 +305,21 @@ def test_a_payload_says_nothing_of_steps_on_its_way_down(tmp_path):
     state = federation.start().state
     assert isinstance(federation.server.global_payload(state), Normalised)
     assert tree.num_bytes(federation.server.broadcast(state, 0)) == 15 * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_small_moves_of_long_fits_are_moves_in_half_precision_too(dtype):
+    """Equal clients of 1,000 steps with momentum, where it is FedAvg; each weight moves by 2e-4 of at most .05."""
+    model = nn.Linear(20, 20, bias=False)
+    x = {"weight": (torch.rand(20, 20, generator=torch.Generator().manual_seed(0)) * 0.05).to(dtype)}
+    model.to(dtype).load_state_dict(x)
+    federation = Federation(2, np.ones(2, int), np.ones((2, 1), int), {"weight": "shared"}, None)
+    y = {"weight": x["weight"] + torch.tensor(2e-4, dtype=dtype)}
+    norm = torch.tensor(effective_steps(Solver(0.9), 1000, 0.1), dtype=torch.float64)
+    one = server()
+    updates = [Update(k, 1, Normalised(y, norm, norm), None, {}) for k in range(2)]
+    found = one.aggregate(one.init(model, federation), updates)
+    moved = one.global_payload(found).params["weight"]
+    assert moved.dtype == dtype
+    torch.testing.assert_close(moved, y["weight"], rtol=2 * torch.finfo(dtype).eps, atol=0)
+    assert (moved != x["weight"]).float().mean() > 0.9

@@ -6,6 +6,7 @@ from float64_runs import steps_of
 from torch.nn import functional
 from width_rounds import Setting, federation_of, networks_of
 
+from fedfeat.algorithms.static_norm import batch_norms
 from fedfeat.clients.turns import become
 from fedfeat.models.streams import WEIGHTED
 from fedfeat.models.widths import axes_of, narrowed, part_of, places
@@ -134,3 +135,17 @@ def test_the_part_that_the_server_gives_has_no_scaler_until_it_is_trained(tmp_pa
     torch.testing.assert_close(module(inputs), plain(inputs))
     become(module, task, module.receive)
     torch.testing.assert_close(module(inputs), divided(plain, 0.5)(inputs))
+
+
+def test_who_trains_on_nothing_is_scored_with_nobodys_statistics(tmp_path):
+    """A client without a batch, right after one with some: mean 0 and variance 1, as if it had been alone."""
+    words = ["algorithm=heterofl", "structure.levels=[1.0]", "model.norm=bn", "federation.num_rounds=1"]
+    experiment, steps = steps_of(tmp_path, *words)
+    worker = experiment.executor.worker
+    worker.fit(experiment.plan.task(1, 1, 8, experiment.server.broadcast(steps[-1][0].state, 1), None))
+    assert any(norm.running_mean.any() for norm in batch_norms(worker.module_of(1).model))
+    become(worker.module_of(0), experiment.plan.task(1, 0, 8, experiment.server.broadcast(steps[-1][0].state, 0), None),
+           worker.module_of(0).receive)  # fmt: skip
+    for norm in batch_norms(worker.module_of(0).model):
+        assert not norm.running_mean.any()
+        assert (norm.running_var == 1).all()

@@ -424,6 +424,9 @@ def test_steps_that_are_no_sums_of_gradients_are_refused(tmp_path):
         "federation.opt_state must be reset for algorithm=scaffold, as momentum of earlier rounds is no gradient of "
         "this one, but it is 'keep'."
     )
+    assert refused(tmp_path, "callbacks=weight_averaging").startswith(
+        "callbacks must average no weights for algo"
+    )
     assert refused(tmp_path, "algorithm/client=scaffold_fedprox", "algorithm.client.mu=0.3") == (
         "algorithm.client.mu must be at most 0.263 for algorithm=scaffold with this optimizer.lr and momentum, as with "
         "more some gradients would count against the others, but it is 0.3."

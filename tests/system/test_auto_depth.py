@@ -2,13 +2,18 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from cut_runs import lose_end
 
 import fedfeat.commands.auto_depth
 from fedfeat.commands import inspect_features as inspection
+from fedfeat.features.capture import layer_points
+from fedfeat.features.preference import Preferences, total_variance
+from fedfeat.models.mlp import mlp
 from fedfeat.runs.checkpoint import CheckpointFolder
 
 AUTO = (
@@ -147,3 +152,17 @@ def test_its_features_can_be_inspected_and_its_own_figure_stays(finished, capsys
     assert "round 3: agreement" in capsys.readouterr().out
     assert (finished / "figures" / "encoding_map.png").exists()
     assert (figure.read_bytes(), (finished / "structure.json").read_bytes()) == before
+
+
+@pytest.mark.parametrize("pref_neg", ["clamp", "abs", "keep"])
+def test_the_variance_is_that_of_the_runs_diagnostics(pref_neg):
+    network = mlp((4,), 3, hidden=[5, 6])
+    vectors = tuple(torch.randn(n, 3, generator=torch.Generator().manual_seed(n)) for n in (5, 6, 3))
+    points = tuple(layer_points(network))
+    worker = SimpleNamespace(
+        module=SimpleNamespace(model=network),
+        probe=SimpleNamespace(pref_neg=pref_neg),
+        preferences=lambda _: Preferences(points, vectors, tuple(torch.ones(len(v)) for v in vectors)),
+    )
+    expected = [total_variance(one, pref_neg) for one in vectors[:2]]
+    assert fedfeat.commands.auto_depth._tv_of_layers(worker, "block") == (["fc1", "fc2"], expected)

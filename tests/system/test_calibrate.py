@@ -17,6 +17,7 @@ from fedfeat.commands.client_models import become_server
 from fedfeat.commands.reopen import reopen
 
 SKEWED = ("partition=n_classes", "partition.classes_per_client=2", "model.hidden=[9,6]")
+PERMUTED = ("partition=permuted", "model.hidden=[9,6]")
 FILES = {"calibration.csv", "calibration.json", "calibrated_last_layer.safetensors"}
 
 
@@ -30,9 +31,9 @@ def calibrate(console):
 def finished(cli, small, tmp_path):
     """Make a finished run."""
 
-    def make(method, *more):
+    def make(method, *more, split=SKEWED):
         run = tmp_path / method
-        assert cli(*small, *SKEWED, f"algorithm={method}", f"hydra.run.dir={run}", *more).code == 0
+        assert cli(*small, *split, f"algorithm={method}", f"hydra.run.dir={run}", *more).code == 0
         return run
 
     return make
@@ -44,9 +45,16 @@ def row_of(folder):
     return row
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fed2", "moon", "fedrod"])
-def test_a_run_is_calibrated_and_stays_as_it_is(method, finished, calibrate, tmp_path):
-    run = finished(method)
+@pytest.mark.parametrize(
+    ("method", "split"),
+    [
+        *((method, SKEWED) for method in ("fedavg", "fed2", "moon", "fedrod")),
+        ("fedavg", PERMUTED),
+        ("fedavg", (*PERMUTED, "partition.global_order=server")),
+    ],
+)
+def test_a_run_is_calibrated_and_stays_as_it_is(method, split, finished, calibrate, tmp_path):
+    run = finished(method, split=split)
     before, out = digest(run), tmp_path / "out"
     code, printed, err = calibrate(run, "--out", out, "--covariance", "diagonal", "--lr", 0.1)
     assert code == 0, err
@@ -63,13 +71,14 @@ def test_a_run_is_calibrated_and_stays_as_it_is(method, finished, calibrate, tmp
     module = experiment.executor.worker.module.eval()
     tensors = load_file(out / "calibrated_last_layer.safetensors")
     module.model.load_state_dict(tensors, strict=False)
-    test = experiment.data.dataset.test
+    test, data = experiment.data.dataset.test, experiment.data
+    # Under permuted each client has its own order of the pixels, and here all have the whole test set.
+    views = range(4) if split == PERMUTED else [None]
     with torch.no_grad():
-        logits = module(experiment.data.plain(test.inputs))
-    assert float(row["acc_calibrated"]) == pytest.approx(
-        float((logits.argmax(1) == test.labels).double().mean())
-    )
-    loss = torch.nn.functional.cross_entropy(logits, test.labels)
+        logits = torch.cat([module(data.plain(test.inputs, client_id)) for client_id in views])
+    labels = test.labels.repeat(len(views))
+    assert float(row["acc_calibrated"]) == pytest.approx(float((logits.argmax(1) == labels).double().mean()))
+    loss = torch.nn.functional.cross_entropy(logits, labels)
     assert float(row["loss_calibrated"]) == pytest.approx(float(loss), rel=1e-5)
 
 

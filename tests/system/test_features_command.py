@@ -224,6 +224,15 @@ def test_a_single_client_has_the_servers_variance_alone(words, cli, small, featu
         assert file["synthetic-centralized/primary/fc1"].shape == (1, 8)
 
 
+def test_clients_without_a_common_neuron_have_none_to_compare(cli, small, features, tmp_path):
+    alone = ("algorithm=psi_net", "structure.boundary=dense", "structure.depth=0", "federation.num_clients=2")
+    classes = ("partition=n_classes", "partition.classes_per_client=1", "diagnostics=alignment")
+    assert cli(*small, *alone, *classes, "data.loader.num_classes=2").code == 0
+    code, out, err = features(tmp_path / "run", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert ": no neuron of two clients to compare (" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

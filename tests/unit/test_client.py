@@ -75,6 +75,7 @@ def test_the_mean_loss_of_a_turn_weighs_batches_by_their_examples(monkeypatch):
     losses = iter([torch.tensor(1.0, requires_grad=True), torch.tensor(4.0, requires_grad=True)])
     monkeypatch.setattr(module, "loss", lambda batch: next(losses))
     module.ready(turn_of())
+    module.trainer = SimpleNamespace(accumulate_grad_batches=1)
     module.training_step((torch.zeros(3, 4), torch.zeros(3)), 0)
     module.training_step((torch.zeros(1, 4), torch.zeros(1)), 1)
     assert module.turn_metrics() == {

@@ -55,9 +55,9 @@ class AlternatingClient(ClientModule):
             self._check_half(False, f"leave something that trains for algorithm={setting.algorithm}")
         if epochs is not None and epochs <= self.head_epochs:
             _log.warning(
-                "algorithm=%s trains heads alone: federation.local_epochs=%g is not above "
+                "algorithm=%s trains heads alone: %g local epochs, counted at the largest client, are not above "
                 "algorithm.client.head_epochs=%d.",
-                setting.algorithm, setting.local_epochs, self.head_epochs,
+                setting.algorithm, epochs, self.head_epochs,
             )  # fmt: skip
 
     def _check_half(self, is_head: bool, rule: str) -> None:

@@ -67,7 +67,7 @@ def check_solver(client: ClientModule, setting: Setting) -> None:
     """Refuse local work whose ||a||_1 is not known.
 
     Raises:
-        ConfigError: Its optimizer, what is left of its momentum, or its proximal term.
+        ConfigError: Its optimizer, what is left of its momentum, its proximal term, or what averages its steps.
     """
     optimizer = client.configure_optimizers()
     groups = {tuple(group[name] for name in ("lr", *Solver._fields)) for group in optimizer.param_groups
@@ -78,6 +78,11 @@ def check_solver(client: ClientModule, setting: Setting) -> None:
     if setting.keeps_optimizer and solver_of(client).momentum:
         rule = f"be reset for algorithm={setting.algorithm}, as momentum of earlier rounds is no gradient of this one"
         raise ConfigError.rule("federation.opt_state", rule, "keep")
+    if setting.averages_weights:
+        raise ConfigError(
+            f"callbacks must average no weights for algorithm={setting.algorithm}, which divides what was moved by the "
+            "steps that have moved it, but one of them does."
+        )
     mu, largest = proximal_weight(client), largest_pull(solver_of(client)) / client.base_lr
     if mu > largest:
         rule = (

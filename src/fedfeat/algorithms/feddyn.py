@@ -89,9 +89,9 @@ class FedDynClient(ClientModule):
             return payload, None
         theta = select(turn.payload.params, self._trained)
         before = _gradient_in(turn, theta)
-        return payload, Dual(
-            {key: before[key] - self.alpha * (payload.params[key] - theta[key]) for key in theta}
-        )
+        # As h is, in no half precision: there a sum over rounds stands still.
+        moves = {key: full(payload.params[key]) - full(theta[key]) for key in theta}
+        return payload, Dual({key: full(before[key]) - self.alpha * move for key, move in moves.items()})
 
 
 def _gradient_in(turn: Turn, like: dict[str, Tensor]) -> dict[str, Tensor]:

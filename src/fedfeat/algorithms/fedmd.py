@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedfeat.algorithms.distillation import divergence
+from fedfeat.algorithms.prototype_clients import require_all_personal
 from fedfeat.algorithms.shared_inputs import check_source
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Count, Natural, Positive
@@ -89,9 +90,7 @@ class FedMDClient(ClientModule):
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        if self.shared_keys:
-            rule = "be [all] where clients send no weights"
-            raise ConfigError.rule("algorithm.client.personal", rule, list(arguments.get("personal", ())))
+        require_all_personal(self, arguments)
         if isinstance(self.model, GroupedNetwork):
             rule = "be none for FedMD, whose clients score every class"
             raise ConfigError.rule("structure", rule, "grouped")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedfeat.algorithms.around_mean import AroundMean, by_row, shares, summed
 from fedfeat.algorithms.effective_steps import check_solver, effective_steps, proximal_weight, solver_of
 from fedfeat.client import ClientModule
-from fedfeat.params import select, zeros_of
+from fedfeat.params import full, select
 from fedfeat.types import Federation, Setting, Tensors, Turn, Update, Weights
 
 
@@ -95,7 +95,7 @@ class FedNovaServer(AroundMean):
     def aggregate(self, state: FedNovaState, updates: Iterable[Update]) -> FedNovaState:
         """Step; a round without a step of any client changes nothing."""
         x = self.average.params(state.average)
-        still = zeros_of(x, state.trained)
+        still = {key: torch.zeros_like(full(x[key])) for key in state.trained}
         noted: list[tuple[dict[str, Tensor], Tensor]] = []
         directions = self._directions(state, updates, noted)
         mean = self.average.params(
@@ -105,7 +105,10 @@ class FedNovaServer(AroundMean):
             return state
         reaches = summed({key: weight * reach for key, weight in own.items()} for own, reach in noted)
         tau = shares(reaches, summed(own for own, _ in noted))
-        moved = {key: x[key] + by_row(tau[key], x[key]) * mean[key] for key in state.trained}
+        moved = {
+            key: (full(x[key]) + by_row(tau[key], mean[key]) * mean[key]).to(x[key].dtype)
+            for key in state.trained
+        }
         return state._replace(average=self.average.with_params(state.average, mean | moved))
 
     def _directions(
@@ -119,7 +122,9 @@ class FedNovaServer(AroundMean):
             x = self.average.broadcast(state.average, update.client_id).params
             own = self.weights(state.average, update.client_id, update.num_examples)
             noted.append((select(own, state.trained), reach))
-            directions = {key: (y[key] - x[key]) / norm.to(x[key].dtype) for key in state.trained}
+            # In half precision a small move, divided by the steps of a long fit, would be nothing.
+            moves = {key: full(y[key]) - full(x[key]) for key in state.trained}
+            directions = {key: move / norm.to(move.dtype) for key, move in moves.items()}
             yield update._replace(payload=Weights(y | directions))
 
     def global_payload(self, state: FedNovaState) -> Normalised | None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedfeat.algorithms.element_mean import ElementMean, covered
 from fedfeat.algorithms.shared_inputs import check_one_order
-from fedfeat.algorithms.static_norm import begin_statistics, statistics_keys, take_statistics
+from fedfeat.algorithms.static_norm import batch_norms, begin_statistics, statistics_keys, take_statistics
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Count
 from fedfeat.errors import UserError
@@ -45,7 +45,7 @@ class HeteroFLClient(ClientModule):
         arguments: As in `ClientModule`.
     """
 
-    apart = None  # what begins anew is batch norm's, which is not stacked
+    apart = None
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -54,6 +54,9 @@ class HeteroFLClient(ClientModule):
 
     def receive(self, payload: Weights, memory: None) -> None:
         """Become a client that trains its part."""
+        # Nobody else's statistics are left to one that trains on nothing; a payload may bring some.
+        for norm in batch_norms(self.model):
+            norm.reset_running_stats()
         super().receive(payload, memory)
         scale_in_eval(self.model, True)
 

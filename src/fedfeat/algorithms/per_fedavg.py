@@ -21,6 +21,7 @@ from torch.func import functional_call
 from fedfeat.algorithms.own_models import gradient_at, refuse_personal
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import NotNegative
+from fedfeat.data.batches import PADDED
 from fedfeat.models.freezing import has_batch_norm
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.network import DROPOUTS
@@ -28,7 +29,6 @@ from fedfeat.params import trained_names
 from fedfeat.types import Turn
 
 _PART = 512  # Examples of a pass without steps; only memory depends on it.
-_NONE = -100  # Label of what pads a stacked batch, which the mean cross-entropy of PyTorch leaves out.
 
 
 def halves(inputs: Tensor, labels: Tensor) -> tuple[Batch, Batch]:
@@ -39,7 +39,7 @@ def halves(inputs: Tensor, labels: Tensor) -> tuple[Batch, Batch]:
     first, second = (inputs[0::2], labels[0::2]), (inputs[1::2], labels[1::2])
     if len(labels) < 2:
         return first, first
-    alone, count = (second[1] == _NONE).all(), len(second[1])
+    alone, count = (second[1] == PADDED).all(), len(second[1])
     pairs: Iterable[tuple[Tensor, Tensor]] = zip(second, first, strict=True)
     kept, others = (torch.where(alone, its[:count], mine) for mine, its in pairs)
     return first, (kept, others)

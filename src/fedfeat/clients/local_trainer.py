@@ -12,10 +12,11 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments import LightningEnvironment
-from pytorch_lightning.callbacks import ModelSummary, ProgressBar
+from pytorch_lightning.callbacks import ModelSummary, ProgressBar, StochasticWeightAveraging, WeightAveraging
 from pytorch_lightning.loops import _FitLoop, _TrainingEpochLoop
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from fedfeat.clients.callbacks import MeanLoss
 from fedfeat.errors import ConfigError
 
 _log = logging.getLogger("fedfeat")
@@ -42,18 +43,6 @@ _FURTHER = (
 )
 
 
-class _MeanLoss(pl.Callback):
-    """Gives callbacks such as early stopping the mean loss of an epoch to look at."""
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Lightning hook: note the loss of a batch."""
-        size = len(batch[1])
-        loss = outputs["loss"] * trainer.accumulate_grad_batches  # by which Lightning has divided it
-        pl_module.log("train/loss", loss, on_step=False, on_epoch=True, sync_dist=True, batch_size=size)
-
-
 _FIRST_SCALE = 2.0**12
 """Loss scale with which a fit under ``16-mixed`` begins: above PyTorch's 2**16 gradients of 1 overflow, and a fit of a
 few steps would skip some of them until it has halved itself; here those up to 16 do not."""
@@ -76,10 +65,13 @@ class _Trainer(pl.Trainer):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._given = self._own = list(self.callbacks)
+        self._limit = arguments.get("limit_train_batches")
         self._scaler = first_scaler(self.precision_plugin, arguments.get("precision"))
 
-    def renew(self) -> None:
+    def renew(self, steps_per_epoch: int) -> None:
         """Put copies of the callbacks and of the gradient scaler that were given in the place of the last fit's."""
+        if isinstance(self._limit, float):  # Lightning refuses a share of less than one batch.
+            self.limit_train_batches = max(int(self._limit * steps_per_epoch), 1)
         if self._scaler is not None:
             self.precision_plugin.scaler = deepcopy(self._scaler)
         if self._given:
@@ -169,7 +161,7 @@ class LocalTrainer:
                 enable_checkpointing=False,
                 enable_progress_bar=shown[0],
                 enable_model_summary=shown[1],
-                callbacks=[_MeanLoss(), *self.callbacks] if self.callbacks else None,
+                callbacks=[MeanLoss(), *self.callbacks] if self.callbacks else None,
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
                 **(given | environment | self.further),
@@ -181,6 +173,11 @@ class LocalTrainer:
             trainer.accelerator.setup = lambda trainer: None  # type: ignore[method-assign]
             trainer.accelerator.teardown = lambda: None  # type: ignore[method-assign]
         return trainer
+
+    @property
+    def averages_weights(self) -> bool:
+        """Whether a fit leaves a mean of its weights instead of the last ones."""
+        return any(isinstance(one, StochasticWeightAveraging | WeightAveraging) for one in self.callbacks)
 
     def warn_if_emulated(self, device: torch.device) -> None:
         """Say so where a processor has no arithmetic for bfloat16, which PyTorch then does number by number."""
@@ -229,7 +226,7 @@ def begin_fit(trainer: pl.Trainer, num_steps: int, steps_per_epoch: int) -> None
     new loops. A new Trainer would do the same at 15 ms a fit, most of it a search for installed plugins.
     """
     if isinstance(trainer, _Trainer):
-        trainer.renew()
+        trainer.renew(steps_per_epoch)
     trainer.fit_loop = _FitLoop(trainer, min_epochs=0, max_epochs=math.ceil(num_steps / steps_per_epoch))
     trainer.fit_loop.epoch_loop = _TrainingEpochLoop(trainer, max_steps=num_steps)
 

@@ -81,6 +81,7 @@ def build_experiment(
     keep_freed_memory()
     server = made(cfg.algorithm.server, Server, "algorithm.server")  # type: ignore[type-abstract]
     setting = plan.setting(config["algorithm"]["name"], worker.settings.keep_optimizer, data)
+    setting = setting._replace(averages_weights=trainer.averages_weights)
     check_method(worker, server, setting)
     executor.settle(run_dir, plan.course(data))
     trainer.warn_if_emulated(data.device)

@@ -138,9 +138,10 @@ def _tv_of_layers(worker: Worker, unit: str) -> tuple[list[str], list[float]]:
     """
     model = worker.module.model
     assert isinstance(model, Network)
+    assert worker.probe is not None
     preferences = worker.preferences(worker.module)
     tv = {
-        layer: total_variance(vectors)
+        layer: total_variance(vectors, worker.probe.pref_neg)
         for layer, vectors in zip(preferences.layers, preferences.vectors, strict=True)
     }
     paths = {id(module): name for name, module in model.named_modules()}

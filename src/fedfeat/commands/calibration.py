@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -125,9 +126,17 @@ def _moments(experiment: Experiment) -> Iterator[Moments]:
 
 
 def _score(experiment: Experiment) -> tuple[float, float]:
+    """Give accuracy and loss of the server's model on what ``global/*`` are of."""
     worker = experiment.executor.worker
-    module = worker.module.to(worker.data.device).eval()
-    batches = worker.data.test_batches(np.arange(worker.data.num_test), worker.settings.eval_batch_size)
-    with worker.trainer.autocast(worker.data.device):
+    module, data, size = (
+        worker.module.to(worker.data.device).eval(),
+        worker.data,
+        worker.settings.eval_batch_size,
+    )
+    batches = data.test_batches(np.arange(data.num_test), size)
+    if data.permuted and not data.split.server_order:
+        clients = map(int, np.flatnonzero(data.test_sizes()))
+        batches = chain.from_iterable(data.test_batches(data.test_indices(k), size, k) for k in clients)
+    with worker.trainer.autocast(data.device):
         scores = score_examples(module, batches)
     return float(scores.correct.mean()), float(scores.losses.mean())

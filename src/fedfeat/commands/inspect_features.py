@@ -134,9 +134,11 @@ def _record(found: Sequence["Inspection"], asked: "Asked | None") -> dict[str, A
 
 def say(one: "Inspection", name: str) -> str:
     """Say in a line what the clients of a run agree on, or why nothing is known of them."""
-    known = (
-        f"agreement {one.alignment.metrics['align/agreement']:.3f} ({one.clients})" if one.alignment else ""
-    )
+    known = ""
+    if one.alignment:
+        found = one.alignment.metrics.get("align/agreement")
+        said = "no neuron of two clients to compare" if found is None else f"agreement {found:.3f}"
+        known = f"{said} ({one.clients})"
     parts = [part for part in (known, one.note) if part] or ["one client is looked at, and nobody beside it."]
     return f"{name}, round {one.round_idx}: {'; '.join(parts)}"
 

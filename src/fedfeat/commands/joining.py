@@ -1,7 +1,7 @@
 """How fast a client that joins afterwards learns: FedFusion's experiment with a new client (Fig. 4), for any method.
 
     uv run fedfeat --multirun hydra.sweep.dir=logs/sweeps/joining algorithm=fedavg,fedfusion federation.held_out=1
-    uv run python scripts/new_client.py logs/sweeps/joining/*/                  # 60 epochs, as far as that figure goes
+    uv run python scripts/new_client.py logs/sweeps/joining/*/                  # 120 epochs, 99 % of the best
     uv run python scripts/new_client.py RUN RUN --epochs 20 --share 0.95 --lr 0.01 --out OUT
 
 With ``federation.held_out=n`` the last n clients of the split take no part in a run. Each of them now receives the

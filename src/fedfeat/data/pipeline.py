@@ -93,8 +93,8 @@ class InputPipeline:
 
 def _chosen(name: str, own: Sequence[float] | float | None, given: Sequence[float]) -> tuple[float, ...]:
     """Give the transform's moments where it has them, else the data set's."""
-    if isinstance(own, float):
-        return (own,) * len(given)
+    if isinstance(own, int | float):
+        return (float(own),) * len(given)
     if own is not None and len(own) != len(given):
         raise ConfigError.rule(
             "data.transform", f"have one {name} for each of the data set's {len(given)} channels", tuple(own)

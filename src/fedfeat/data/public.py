@@ -61,7 +61,8 @@ def public_examples(public: "Dataset", dataset: "Dataset") -> "Examples":
     Raises:
         ConfigError: No network of the run reads its inputs, or all of them are test inputs of the run.
     """
-    if public.vocabulary or dataset.vocabulary:
+    # A share of the run's own data has the run's words.
+    if public.vocabulary is not dataset.vocabulary:
         rule = "be no text, whose words have other ids in each data set (algorithm.public_share takes the run's own)"
         raise ConfigError.rule("data@public", rule, public.name)
     shape, dtype = dataset.input_shape, dataset.train.inputs.dtype

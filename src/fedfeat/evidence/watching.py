@@ -23,7 +23,7 @@ from fedfeat.runs.below import walk
 from fedfeat.runs.directory import FAILURE
 from fedfeat.runs.tables import METRICS, rows_so_far
 
-STATES = ("running", "failed", "quiet", "cut short", "finished")
+STATES = ("failed", "quiet", "running", "cut short", "finished")
 """What a run can be, in the order in which runs are shown."""
 _HIDDEN = {".hydra", ".submitit"}
 _PATIENCE_S = 120.0

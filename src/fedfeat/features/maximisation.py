@@ -130,12 +130,12 @@ def maximise(
         ascent: The settings.
     """
     with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
-        device = pixels.black.device
+        device, dtype = pixels.black.device, next(network.parameters()).dtype
         rows, chosen = torch.arange(len(neurons), device=device), torch.as_tensor(neurons, device=device)
         draw = torch.Generator().manual_seed(derive_seed(ascent.seed, "activation maximisation"))
 
         def own(images: Tensor) -> Tensor:
-            return activations(network, point, pixels.inputs(images))[rows, chosen]
+            return activations(network, point, pixels.inputs(images).to(dtype))[rows, chosen]
 
         mean = pixels.mean
         noise = torch.randn((1, *network.input_shape), generator=draw).to(device)

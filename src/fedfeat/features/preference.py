@@ -93,8 +93,9 @@ def _one_class(
     if len(images) == 0:
         return nothing
     with captured(network, points) as taken:
-        # A copy, because autograd cannot keep tensors of inference mode.
-        logits = network(images.to(weight).clone())
+        # Numbers of words keep their type. A copy, because autograd cannot keep tensors of inference mode.
+        inputs = images.to(weight) if images.is_floating_point() else images.to(weight.device)
+        logits = network(inputs.clone())
     if torch.isneginf(logits[:, label]).all():
         return nothing
     scores = logits if pref_score == "logit" else logits.softmax(dim=1)

@@ -5,6 +5,7 @@ Where the papers leave a choice open, the option is here with the reading that i
 (methods/fed2.md#open-choices).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,7 +61,7 @@ class GroupSeparation:
     Attributes:
         groups: G; None is one group per class.
         depth: Shared layers s; ``last6`` splits the last six, Fed2's default, and in networks of fewer than nine layers
-            the last two thirds, as six are of vgg9;
+            the last two thirds, rounded down, as six are of vgg9;
             ``auto`` chooses by total variance after a warm-up (methods/fed2.md#depth), before the network is built.
         layer_unit: What counts as a layer: a ``block`` of the network, or each ``conv`` and linear layer
             (methods/fed2.md#layer-unit).
@@ -183,8 +184,14 @@ class GroupSeparation:
             nearest = min((low, high), key=lambda factor: abs(size(factor) - wanted))
         return replace(self, width_factor=nearest)
 
-    def _size(self, network: Network, sets: ClassSets, factor: float) -> int:
-        return sum(p.numel() for p in replace(self, width_factor=factor)(network, sets).parameters())
+    def _size(self, network: Network, sets: ClassSets, factor: float) -> float:
+        try:
+            built = replace(self, width_factor=factor)(network, sets)
+        except ConfigError:
+            return (
+                -math.inf
+            )  # too narrow; what is refused at every width is refused when the network is built
+        return sum(p.numel() for p in built.parameters())
 
 
 def _refuse_norms_of_one(network: Network, num_groups: int) -> None:

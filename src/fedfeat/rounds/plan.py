@@ -95,13 +95,18 @@ class Plan:
             num_rounds=self.num_rounds,
             num_clients=self.num_clients,
             cohort_size=self.cohort_size,
-            local_epochs=self.local_epochs,
+            local_epochs=self._least_epochs(data) if self.local_epochs is None else self.local_epochs,
             keeps_optimizer=keeps_optimizer,
             drops_stragglers=self.drop_stragglers and self.straggler_fraction > 0,
             augmented=data.augmented,
             sources=data.sources,
             permuted=data.permuted,
         )
+
+    def _least_epochs(self, data: FederatedData) -> float:
+        """Give the passes that the largest client makes over its data, where steps are counted."""
+        largest = int(np.diff(data.split.train.offsets).max())
+        return self.full_steps(largest) / self.steps_per_epoch(largest)
 
     def ends(self, round_idx: int) -> bool:
         """Whether ``round_idx`` rounds are all, and everyone trains once more."""

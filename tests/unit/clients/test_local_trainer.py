@@ -14,6 +14,7 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelSummary, Timer, TQDM
 from pytorch_lightning.plugins import MixedPrecision
 
 from fedfeat.client import ClientModule, Weights
+from fedfeat.clients.callbacks import WeightAveraging
 from fedfeat.clients.local_trainer import LocalTrainer, first_scaler
 from fedfeat.clients.networks import OneNetwork
 from fedfeat.clients.tasks import Task
@@ -45,11 +46,11 @@ def worker(*callbacks, **trainer):
     return Worker(make_data((40, 40)), OneNetwork(linear), client, local, WorkerSettings(0, 4, 100, False))
 
 
-def fit(worker, client_id, num_steps=60):
+def fit(worker, client_id, num_steps=60, lr_factor=1.0):
     """A turn of a client from zero weights."""
     tensors = worker.module.model.state_dict()
     payload = Weights({name: torch.zeros_like(tensors[name]) for name in worker.module.shared_keys})
-    return worker.fit(Task(client_id, 0, payload, None, num_steps, 1.0))
+    return worker.fit(Task(client_id, 0, payload, None, num_steps, lr_factor))
 
 
 def same(one, other):
@@ -146,6 +147,57 @@ def test_batches_of_one_step():
     one.module.on_before_optimizer_step = lambda optimizer: steps.append(1)
     assert fit(one, 0, num_steps=20).metrics["examples"] == 80
     assert len(steps) == 10
+
+
+@pytest.mark.parametrize("together", [3, 4, 10, 30])
+def test_the_last_step_of_an_epoch_is_a_whole_one(together):
+    """Of ten batches, whatever does not divide them: a gradient is the mean over those that it has."""
+    gradients = {}
+    for number in (together, 1):
+        one, found = worker(Steps(), accumulate_grad_batches=number), []
+        weight = one.module.model.last_layer.weight
+        one.module.on_before_optimizer_step = lambda _, to=found, of=weight: to.append(of.grad.clone())
+        update = fit(one, 0, num_steps=10, lr_factor=0.0)
+        gradients[number] = found
+        assert Steps.seen[0] == [pytest.approx(update.metrics["train/loss"], abs=1e-6)]
+    alone = gradients[1]
+    means = [torch.stack(alone[at : at + together]).mean(0) for at in range(0, 10, together)]
+    assert len(means) == len(gradients[together])
+    for expected, grad in zip(means, gradients[together], strict=True):
+        torch.testing.assert_close(grad, expected)
+
+
+def test_a_share_of_batches_is_one_at_least():
+    client = partial(ClientModule, optimizer=partial(torch.optim.SGD, lr=0.5))
+    local = LocalTrainer(accelerator="cpu", limit_train_batches=0.4)
+    small = Worker(make_data((4, 40)), OneNetwork(linear), client, local, WorkerSettings(0, 4, 100, False))
+    seen = [fit(small, k, num_steps=n).metrics["examples"] for k, n in ((0, 1), (1, 10), (0, 1))]
+    assert seen == [4, 16, 4]
+
+
+def test_the_average_of_a_fit_leaves_alone_what_stays_as_it_is():
+    """Whole numbers, frozen weights, -inf; what moves is averaged: .9 of 0 steps before it and .1 of each after."""
+    one = worker(WeightAveraging(0.9))
+    module, frozen = one.module, torch.rand(1000) * 100
+    module.register_buffer("rows", torch.arange(100), persistent=False)
+    module.register_buffer("fixed", frozen.clone(), persistent=False)
+    module.register_buffer("absent", torch.full((3,), -torch.inf), persistent=False)
+    averaged = fit(one, 0, num_steps=7)
+    assert torch.equal(module.rows, torch.arange(100))
+    assert torch.equal(module.fixed, frozen)
+    assert torch.equal(module.absent, torch.full((3,), -torch.inf))
+    plain, steps = worker(), []
+    weight = plain.module.model.last_layer.weight
+    plain.module.on_train_batch_end = lambda *_: steps.append(weight.detach().clone())
+    fit(plain, 0, num_steps=7)
+    expected = steps[0]
+    for later in steps[1:]:
+        expected = 0.9 * expected + 0.1 * later
+    found = averaged.payload.params[next(name for name in averaged.payload.params if name.endswith("weight"))]
+    torch.testing.assert_close(found, expected)
+    assert not torch.equal(found, steps[-1])
+    assert one.trainer.averages_weights
+    assert not plain.trainer.averages_weights
 
 
 def test_callbacks_read_the_mean_loss_of_an_epoch():

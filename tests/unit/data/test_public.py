@@ -86,6 +86,14 @@ def test_text_with_ids_of_its_own_is_refused():
     for public, own in ((text, images(range(10))), (images(range(4)), text)):
         with pytest.raises(ConfigError, match=r"^data@public must be no text, whose words have other ids"):
             public_examples(public, own)
+    with pytest.raises(ConfigError, match=r"^data@public must be no text"):
+        public_examples(replace(text, vocabulary=Vocabulary(8)), text)
+
+
+def test_a_share_of_the_runs_own_text_is_taken():
+    text = replace(images([*range(8)] * 2), vocabulary=Vocabulary(8))
+    left, public = set_aside(text, 0.5, 0)
+    assert rows(public_examples(public, left)) == rows(public.train)
 
 
 PLACE = ("data.loader.num_train=200", "data.loader.num_test=50", "federation.num_clients=5")

@@ -173,6 +173,12 @@ def test_the_transforms_moments_win_over_the_data_sets():
     assert pipeline.test(x).item() == pytest.approx((1 - 0.1307) / 0.3081)
 
 
+def test_whole_numbers_are_moments_of_all_channels():
+    x = torch.full((1, 3, 1, 1), 51, dtype=torch.uint8)
+    pipeline = InputPipeline((0.1,) * 3, (9.0,) * 3, T.Transform(mean=0, std=1))
+    torch.testing.assert_close(pipeline.test(x), torch.full((1, 3, 1, 1), 0.2))
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_moments_of_all_channels(channels):
     """51 is 0.2."""

@@ -149,3 +149,12 @@ def test_the_network_is_left_as_it_was(digits):
 def test_the_settings_are_said_in_a_line():
     assert str(Ascent()) == "256 steps, lr 0.1, L2 decay 0.05, blur 0.5 every 4 steps, jitter 1, seed 0"
     assert "no blur" in str(Ascent(blur=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_network_of_another_type_has_pictures_in_full_precision(dtype):
+    network, point = linear(torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(2)))
+    expected = maximise(network, point, [0], PIXELS, replace(PLAIN, lr=0.3, decay=0.0)).pixels
+    found = maximise(network.to(dtype), point, [0], PIXELS, replace(PLAIN, lr=0.3, decay=0.0)).pixels
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected)

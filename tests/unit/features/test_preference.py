@@ -24,9 +24,11 @@ from fedfeat.features.preference import (
     total_variance,
 )
 from fedfeat.models.blocks import conv_block, conv_net
+from fedfeat.models.lstm import sent140_lstm
 from fedfeat.models.mobilenet import mobilenet_v1_cifar
 from fedfeat.models.network import Network
 from fedfeat.models.torchvision_adapter import torchvision_model
+from fedfeat.types import Vocabulary
 
 
 def block(name, **layers):
@@ -497,3 +499,11 @@ def test_choose_depth_refuses_what_has_no_answer():
     for tv in ([], [0.1, math.nan]):
         with pytest.raises(ValueError, match="finite"):
             choose_depth(tv)
+
+
+def test_numbers_of_words_are_read_as_they_are_in_half_precision():
+    """bfloat16 has no 257: it would read word 256."""
+    network, seen = sent140_lstm((3,), 2, Vocabulary(5000), embed_dim=4, hidden=4).to(torch.bfloat16), []
+    network.encoder.embed.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[0].tolist()))
+    class_preferences(network, [torch.tensor([[257, 4001, 0]]), torch.tensor([[4999, 1, 2]])])
+    assert seen[-2:] == [[257, 4001, 0], [4999, 1, 2]]

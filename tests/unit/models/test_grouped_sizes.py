@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedfeat.models.cnn import digits_cnn, mnist_cnn
+from fedfeat.errors import ConfigError
+from fedfeat.models.cnn import digits_cnn, heterofl_cnn, mnist_cnn
 from fedfeat.models.draws import xavier
 from fedfeat.models.flops import forward_flops
 from fedfeat.models.grouped import GroupedNetwork, GroupSeparation
@@ -207,3 +208,15 @@ def test_the_last_six_are_grouped(builder, unit, shared):
     layer 10)."""
     network = on_meta(builder, groups=2, layer_unit=unit)[1]
     assert network.num_shared == shared
+
+
+@pytest.mark.parametrize("policy", ["nearest", "ceil", "floor", "uneven"])
+def test_widths_that_are_too_narrow_to_build_are_not_what_is_matched(policy):
+    """On the way to the match some factors leave a norm a single number; the match is above those that do."""
+    builder = partial(heterofl_cnn, widths=(10, 10, 10, 10))
+    options = {"boundary": "dense", "width_policy": policy}
+    dense, network = on_meta(builder, (1, 8, 8), width_factor="match", **options)
+    _, wide = on_meta(builder, (1, 8, 8), width_factor=2.0, **options)
+    assert num_params(dense) < num_params(network) <= num_params(wide)
+    with pytest.raises(ConfigError, match=r"^structure.depth must be between 0 and 4"):
+        on_meta(builder, (1, 8, 8), width_factor="match", depth=9, **options)

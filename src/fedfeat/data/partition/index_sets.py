@@ -13,16 +13,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedfeat.data.partition.parts import Parts
+from fedfeat.data.partition.parts import Parts, parts_of
 from fedfeat.data.partition.tables import class_rows, cut_sizes, dirichlet_counts, raise_to_minimum
 from fedfeat.errors import ConfigError, DataError
 
 
 def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Parts:
     """Deal a random permutation of all examples out in near-equal pieces."""
-    _check_clients(num_examples, num_clients)
+    check_clients(num_examples, num_clients)
     owners = np.arange(num_examples) * num_clients // num_examples
-    return parts_of(rng.permutation(owners), num_clients)
+    return parts_by_owner(rng.permutation(owners), num_clients)
 
 
 def n_classes(
@@ -73,7 +73,7 @@ def shards(
         shard = np.concatenate([np.repeat(np.arange(pieces[label]), base), np.arange(extra)])
         holders = np.nonzero(rows == label)[0]
         owners[members] = rng.permutation(holders)[shard]
-    return parts_of(owners, len(rows))
+    return parts_by_owner(owners, len(rows))
 
 
 def dirichlet(
@@ -132,8 +132,7 @@ def subsets(labels: np.ndarray, num_classes: int, class_lists: Sequence[Sequence
             raise DataError(
                 f"partition.classes must give client {client_id} an example, but it is {list(classes)}."
             )
-    offsets = np.cumsum([0, *map(len, parts)])
-    return Parts(np.concatenate(parts).astype(np.int64), offsets.astype(np.int64))
+    return parts_of(np.concatenate(parts).astype(np.int64), np.array([len(own) for own in parts]))
 
 
 def natural_groups(column: np.ndarray, num_clients: int, rng: np.random.Generator) -> dict[object, int]:
@@ -143,6 +142,8 @@ def natural_groups(column: np.ndarray, num_clients: int, rng: np.random.Generato
     dealt out at random in near-equal groups, so that no example is lost.
     """
     values = np.unique(column)
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise ConfigError.rule("partition.column", "have a value for every example", "NaN for some")
     if not 1 <= num_clients <= len(values):
         rule = f"be between 1 and the {len(values)} values of the natural column"
         raise ConfigError.rule("federation.num_clients", rule, num_clients)
@@ -155,15 +156,14 @@ def natural(column: np.ndarray, groups: dict[object, int], num_clients: int) -> 
     """Give every example to the client of its value; examples of unknown values belong to nobody."""
     values, inverse = np.unique(column, return_inverse=True)
     owner_of = np.array([groups.get(value, -1) for value in values.tolist()], dtype=np.int64)
-    return parts_of(owner_of[inverse], num_clients)
+    return parts_by_owner(owner_of[inverse], num_clients)
 
 
-def parts_of(owners: np.ndarray, num_clients: int) -> Parts:
+def parts_by_owner(owners: np.ndarray, num_clients: int) -> Parts:
     """Turn the owner of every example, (N,), into index sets; owner -1 means nobody."""
     indices = np.argsort(owners, kind="stable")
     sizes = np.bincount(owners[owners >= 0], minlength=num_clients)
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Parts(indices[len(owners) - offsets[-1] :].astype(np.int64), offsets)
+    return parts_of(indices[len(owners) - sizes.sum() :].astype(np.int64), sizes)
 
 
 def deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Parts:
@@ -173,10 +173,11 @@ def deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Pa
     for label, row in enumerate(counts):
         members = np.flatnonzero(labels == label)
         owners[members] = rng.permutation(np.repeat(np.arange(num_clients), row))
-    return parts_of(owners, num_clients)
+    return parts_by_owner(owners, num_clients)
 
 
-def _check_clients(num_examples: int, num_clients: int) -> None:
+def check_clients(num_examples: int, num_clients: int) -> None:
+    """Refuse more clients than examples, of which everyone gets one at least."""
     if not 1 <= num_clients <= num_examples:
         rule = f"be between 1 and the {num_examples} training examples"
         raise ConfigError.rule("federation.num_clients", rule, num_clients)
@@ -195,7 +196,7 @@ def check_pieces(available: np.ndarray, pieces: np.ndarray, key: str) -> None:
 
 
 def _check_sizes(num_examples: int, num_clients: int, min_size: int) -> None:
-    _check_clients(num_examples, num_clients)
+    check_clients(num_examples, num_clients)
     most = num_examples // num_clients
     if not 1 <= min_size <= most:
         rule = f"be between 1 and {most} ({num_examples} examples for {num_clients} clients)"

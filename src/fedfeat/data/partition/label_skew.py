@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedfeat.config.conditions import Count, Positive
-from fedfeat.data.partition.index_sets import check_pieces, deal
+from fedfeat.data.partition.index_sets import check_clients, check_pieces, deal
 from fedfeat.data.partition.parts import Parts, Population
 from fedfeat.data.partition.schemes import Scheme
 from fedfeat.errors import ConfigError
@@ -85,9 +85,7 @@ class ClientDirichlet(Scheme):
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, None]:
         """See `Scheme.assign`."""
         labels, _, num_classes, num_clients, *_ = population
-        if num_clients > len(labels):
-            rule = f"be between 1 and the {len(labels)} training examples"
-            raise ConfigError.rule("federation.num_clients", rule, num_clients)
+        check_clients(len(labels), num_clients)
         available = np.bincount(labels, minlength=num_classes)
         sizes = cut_evenly(len(labels), np.ones(num_clients, dtype=bool))
         counts = np.zeros((num_classes, num_clients), dtype=np.int64)
