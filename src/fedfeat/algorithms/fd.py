@@ -18,9 +18,8 @@ from torch.nn import functional
 from fedfeat.algorithms.prototype_clients import ClassMeansClient, require_all_personal
 from fedfeat.client import Batch
 from fedfeat.config.conditions import NotNegative
-from fedfeat.errors import ConfigError
 from fedfeat.features.prototypes import mean_over_known, prototypes_of, pull
-from fedfeat.models.grouped import GroupedNetwork
+from fedfeat.models.grouped import refuse_groups
 from fedfeat.models.shapes import dtype_of
 from fedfeat.params import full
 from fedfeat.server import Server, alone
@@ -61,9 +60,7 @@ class FDClient(ClassMeansClient):
     ) -> None:
         super().__init__(**arguments)
         require_all_personal(self, arguments)
-        if isinstance(self.model, GroupedNetwork):
-            rule = "be none for FD, whose vectors have a number for every class"
-            raise ConfigError.rule("structure", rule, "grouped")
+        refuse_groups(self.model, "for FD, whose vectors have a number for every class")
         self.lam, self.outputs = lam, outputs
         num_classes = self.network.num_classes
         self.targets: Tensor

@@ -23,7 +23,7 @@ from fedfeat.algorithms.shared_inputs import check_one_order, check_source
 from fedfeat.config.conditions import Count, Natural, Positive
 from fedfeat.errors import ConfigError
 from fedfeat.models.flops import forward_flops, training_flops
-from fedfeat.models.grouped import GroupedNetwork
+from fedfeat.models.grouped import refuse_groups
 from fedfeat.models.network import Network
 from fedfeat.models.policy import tensor_policies
 from fedfeat.params import copy_into, full, select, snapshot
@@ -105,9 +105,7 @@ class FedDFServer(Around):
     def check(self, model: nn.Module, setting: Setting) -> None:
         """Refuse what there are no examples for, and networks of which clients may have a part."""
         super().check(model, setting)
-        if isinstance(model, GroupedNetwork):
-            rule = "be none for FedDF, whose teachers know every class"
-            raise ConfigError.rule("structure", rule, "grouped")
+        refuse_groups(model, "for FedDF, whose teachers know every class")
         if self.course.steps:
             check_one_order("the distillation", setting)
         check_source("algorithm.server.source", self.source, setting)

@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedfeat.algorithms.own_models import refuse_personal
 from fedfeat.algorithms.shared_inputs import SharedInputsServer
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import Count, Positive, Share, integer
@@ -91,9 +92,7 @@ class FedHeNNClient(ClientModule):
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        if self.personal_keys:
-            rule = "be empty for FedHeNN, whose clients keep a whole model each"
-            raise ConfigError.rule("algorithm.client.personal", rule, list(arguments["personal"]))
+        refuse_personal("FedHeNN", arguments.get("personal", ()))
         self.network = cast(Network, self.model)
         if repr_at == "code_swapped":
             self._check_swapped()

@@ -24,9 +24,8 @@ from fedfeat.algorithms.prototype_clients import require_all_personal
 from fedfeat.algorithms.shared_inputs import check_source
 from fedfeat.client import ClientModule
 from fedfeat.config.conditions import Count, Natural, Positive
-from fedfeat.errors import ConfigError
 from fedfeat.models.freezing import mixes_examples
-from fedfeat.models.grouped import GroupedNetwork
+from fedfeat.models.grouped import refuse_groups
 from fedfeat.models.network import Network
 from fedfeat.params import full
 from fedfeat.server import Server
@@ -91,9 +90,7 @@ class FedMDClient(ClientModule):
     ) -> None:
         super().__init__(**arguments)
         require_all_personal(self, arguments)
-        if isinstance(self.model, GroupedNetwork):
-            rule = "be none for FedMD, whose clients score every class"
-            raise ConfigError.rule("structure", rule, "grouped")
+        refuse_groups(self.model, "for FedMD, whose clients score every class")
         self.pretrain_turns, self.digest_epochs, self.digest_batch = (
             pretrain_turns,
             digest_epochs,

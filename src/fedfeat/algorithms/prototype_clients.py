@@ -20,7 +20,7 @@ from fedfeat.features.prototypes import (
     prototypes_of,
     pull,
 )
-from fedfeat.models.grouped import GroupedNetwork
+from fedfeat.models.grouped import refuse_groups
 from fedfeat.models.network import Network
 from fedfeat.models.shapes import dtype_of
 
@@ -76,11 +76,9 @@ class PrototypeClient(ClassMeansClient):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        if isinstance(self.model, GroupedNetwork):
-            rule = (
-                "be none where clients send prototypes, of which a group of the last layer would read a part"
-            )
-            raise ConfigError.rule("structure", rule, "grouped")
+        refuse_groups(
+            self.model, "where clients send prototypes, of which a group of the last layer would read a part"
+        )
 
     def own_moments(self, turn: Turn, network: Network, *scatter: Scatter) -> Moments:
         """Give counts and means of what a network's last layer reads, over the client's examples."""

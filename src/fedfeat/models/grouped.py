@@ -194,6 +194,16 @@ class GroupSeparation:
         return sum(p.numel() for p in built.parameters())
 
 
+def refuse_groups(network: nn.Module, reason: str) -> None:
+    """Refuse groups where a method has no use for them; the sentence goes on with the reason.
+
+    Raises:
+        ConfigError: The network is separated into groups.
+    """
+    if isinstance(network, GroupedNetwork):
+        raise ConfigError.rule("structure", f"be none {reason}", "grouped")
+
+
 def _refuse_norms_of_one(network: Network, num_groups: int) -> None:
     """Refuse group norms whose groups are a single number, of which nothing is left."""
     single: list[str] = []
