@@ -15,6 +15,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import sys
 import tarfile
@@ -103,7 +104,9 @@ def write_commands(project: Path, python: Path) -> None:
     for name, function in tomllib.loads(project.read_text())["project"]["scripts"].items():
         module, _, entry = function.partition(":")
         script = python.with_name(name)
-        write_text(script, f"#!{python}\nfrom {module} import {entry}\n\n{entry}()\n")
+        # For the shell and for Python at once: a line of #! ends at the first space of a path.
+        begin = f"#!/bin/sh\n'''exec' {shlex.quote(str(python))} \"$0\" \"$@\"\n' '''\n"
+        write_text(script, f"{begin}from {module} import {entry}\n\n{entry}()\n")
         script.chmod(0o755)
 
 

@@ -102,6 +102,9 @@ class ClientModule(CountedModule):
             payload: What the server sends.
             memory: The method's record of the client's last turn, or None.
         """
+        missing = [key for key in self.shared_keys if key not in payload.params]
+        if missing:  # It would stay as the client before has left it.
+            raise ValueError(f"payload must have every shared tensor, but it has no {missing[0]}")
         copy_into(self.model, payload.params)
 
     def recall(self, payload: Any, memory: Any) -> None:

@@ -10,6 +10,7 @@ from harness import LR, assert_close, local_steps, make_data, params_of, parties
 from stacked_rounds import CASES, TOLERANCE, assert_agree, run, two_layers
 
 from fedfeat import tree
+from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.worker import Worker
@@ -189,3 +190,76 @@ def test_a_fit_that_raises_names_the_client_whose_fault_it_is(tmp_path, caplog):
         "3 clients are fitted one after the other, for together: RuntimeError: no optimizer today"
         in caplog.text
     )
+
+
+class Signed(ClientModule):
+    """Sends signs instead of weights."""
+
+    def upload(self, turn, tensors):
+        payload, memory = super().upload(turn, tensors)
+        for key, tensor in payload.params.items():
+            payload.params[key] = tensor.sign()
+        return payload, memory
+
+
+def test_what_a_method_of_ones_own_puts_into_a_payload_is_sent(tmp_path, stacked):
+    case = {"client": Signed, "num_rounds": 2}
+    assert_agree(run(tmp_path / "b", VectorizedExecutor, **case), run(tmp_path / "a", SerialExecutor, **case))
+    assert stacked
+
+
+class Anchored(ClientModule):
+    """A buffer that is there from a client's second turn on, as of a method with a memory."""
+
+    apart = None
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.register_buffer("anchor", None)
+
+    def begin_turn(self, turn):
+        self.anchor = None if turn.memory is None else turn.memory
+
+    def loss(self, batch):
+        weight = self.model.last_layer.weight
+        return super().loss(batch) + (0.0 if self.anchor is None else (weight - self.anchor).square().sum())
+
+    def upload(self, turn, tensors):
+        payload, _ = super().upload(turn, tensors)
+        (weight,) = [t for t in tensors["model"].values() if t.shape == self.model.last_layer.weight.shape]
+        return payload, weight.clone()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_buffer_that_some_clients_lack_is_nobody_elses(seed, tmp_path):
+    case = {"client": Anchored, "num_rounds": 4, "cohort_size": 2, "seed": seed}
+    assert_agree(run(tmp_path / "b", VectorizedExecutor, **case), run(tmp_path / "a", SerialExecutor, **case))
+
+
+class Noisy(ClientModule):
+    """Sends noise of PyTorch's and NumPy's global generators."""
+
+    def upload(self, turn, tensors):
+        payload, memory = super().upload(turn, tensors)
+        noise = {key: torch.randn_like(t) + float(np.random.rand()) for key, t in payload.params.items()}
+        return payload._replace(params=noise), memory
+
+
+def test_what_an_upload_draws_is_its_turns(tmp_path):
+    case = {"client": Noisy, "num_rounds": 2}
+    first = run(tmp_path / "a", SerialExecutor, **case)
+    torch.rand(7)
+    np.random.rand(7)
+    assert_agree(run(tmp_path / "b", VectorizedExecutor, **case), first)
+
+
+def test_a_payload_without_a_shared_tensor_fails(tmp_path):
+    """The client would go on with that of whoever has trained before it."""
+
+    class Part(FedAvgServer):
+        def broadcast(self, state, client_id):
+            sent = super().broadcast(state, client_id)
+            return sent._replace(params=dict(list(sent.params.items())[1:]))
+
+    with pytest.raises(ClientError, match="payload must have every shared tensor, but it has no "):
+        parties(tmp_path, server=Part()).run()

@@ -153,7 +153,7 @@ def parts(small, tmp_path):
 @pytest.fixture(scope="module")
 def unpacked(small, tmp_path_factory):
     """The small bundle, unpacked."""
-    folder = tmp_path_factory.mktemp("unpacked") / "there"
+    folder = tmp_path_factory.mktemp("unpacked") / "over there"
     done(sys.executable, small / "bundle.py", "unpack", folder)
     return folder
 

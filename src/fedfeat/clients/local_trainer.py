@@ -66,12 +66,14 @@ class _Trainer(pl.Trainer):
         super().__init__(**arguments)
         self._given = self._own = list(self.callbacks)
         self._limit = arguments.get("limit_train_batches")
+        self._together = self.accumulate_grad_batches
         self._scaler = first_scaler(self.precision_plugin, arguments.get("precision"))
 
     def renew(self, steps_per_epoch: int) -> None:
         """Put copies of the callbacks and of the gradient scaler that were given in the place of the last fit's."""
         if isinstance(self._limit, float):  # Lightning refuses a share of less than one batch.
             self.limit_train_batches = max(int(self._limit * steps_per_epoch), 1)
+        self.accumulate_grad_batches = self._together  # which callbacks may have changed
         if self._scaler is not None:
             self.precision_plugin.scaler = deepcopy(self._scaler)
         if self._given:

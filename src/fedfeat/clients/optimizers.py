@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn, optim
 
+from fedfeat.errors import ConfigError
+
 
 def sgd_sparing_biases(
     params: Iterable[nn.Parameter | tuple[str, nn.Parameter]],
@@ -43,7 +45,16 @@ def optimizer_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:
 
 
 def kept_tensors(optimizer: optim.Optimizer) -> dict[str, Tensor]:
-    """Copy them to the CPU, for the client to keep."""
+    """Copy them to the CPU, for the client to keep.
+
+    Raises:
+        ConfigError: The state has something else, without which the optimizer could not go on.
+    """
+    for entries in optimizer.state_dict()["state"].values():
+        for name, value in entries.items():
+            if value is not None and not isinstance(value, Tensor):
+                rule = f"be reset for {type(optimizer).__name__}, in whose state {name} is no tensor"
+                raise ConfigError.rule("federation.opt_state", rule, "keep")
     return {key: value.detach().to("cpu", copy=True) for key, value in optimizer_tensors(optimizer).items()}
 
 

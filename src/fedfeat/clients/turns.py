@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from fedfeat.client import ClientModule
@@ -195,7 +197,9 @@ def cause_of(error: Exception) -> str:
 
 
 def seed_global_generators(seed: int) -> None:
-    """As `torch.manual_seed`, which without a GPU formats a stack trace for later at every call (0.5 ms)."""
+    """Seed Python's, NumPy's and PyTorch's; `torch.manual_seed` formats a stack trace without a GPU (0.5 ms)."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

@@ -133,6 +133,8 @@ class Worker(ModulesOfClients):
 
         The module holds the trained tensors too where it runs at its upload, or is scored.
         """
+        # One by one or stacked, what an upload draws is its turn's.
+        seed_global_generators(derive_seed(self.settings.seed, "upload", task.round_idx, task.client_id))
         payload, memory = self._uploaded(module, turn, tensors)
         personal = select(tensors["model"], module.personal_keys) if module.personal_keys else {}
         keeps = bool(personal or optimizer or memory is not None)

@@ -35,6 +35,7 @@ def check_method(worker: Worker, server: Server, setting: Setting) -> None:
     for one in worker.kinds():
         _check_apart(one.model)
     _check_halves(module, server)
+    _check_begun(module)
     for key, own in _kinds(worker):
         _check_sent(own, server)
         if server.rebuilds_networks:
@@ -63,6 +64,17 @@ def _check_apart(model: nn.Module) -> None:
             raise UserError(
                 f"model must have each of its tensors at one place, but {other} and {name} are one."
             )
+
+
+def _check_begun(module: ClientModule) -> None:
+    """Refuse what trains beside the network and begins a turn as the client before has left it."""
+    kind, model = type(module), {id(parameter) for parameter in module.model.parameters()}
+    beside = [name for name, p in module.named_parameters() if p.requires_grad and id(p) not in model]
+    if beside and (kind.receive, kind.begin_turn) == (ClientModule.receive, ClientModule.begin_turn):
+        raise UserError(
+            f"algorithm/client must set what trains beside its network in receive or begin_turn, but {kind.__name__} "
+            f"leaves {beside[0]} as the client before has trained it."
+        )
 
 
 def _share_alike(worker: Worker) -> bool:
@@ -186,9 +198,14 @@ def try_parts(cfg: DictConfig) -> None:
     """
     if cfg.pool:
         hydra.utils.instantiate(cfg.pool, _convert_="all")
-    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in ((1, 1), (1,))]
+    named = [
+        (name, torch.nn.Parameter(torch.zeros(size))) for name, size in (("weight", (1, 1)), ("bias", (1,)))
+    ]
+    if "lr" not in cfg.optimizer:
+        raise ConfigError("optimizer.lr must be set, for a round's rate is a share of it, but it is not.")
+    maker = hydra.utils.instantiate(cfg.optimizer, _convert_="all")
     try:
-        hydra.utils.instantiate(cfg.optimizer, _convert_="all")(parameters)
+        maker(named if getattr(maker.func, "by_name", False) else [parameter for _, parameter in named])
     except ValueError as error:
         made = cfg.optimizer["_target_"]
         raise ConfigError(f"optimizer must be what {made} takes, but that says: {error}") from error

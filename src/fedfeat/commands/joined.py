@@ -9,7 +9,7 @@ from yaml import YAMLError
 
 from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_text
-from fedfeat.runs.figures import LINE_STYLES, PALETTE, legend_below, panels, save_figure
+from fedfeat.runs.figures import LINE_STYLES, PALETTE, legend_below, panels, save_figure, whole_numbers
 from fedfeat.runs.finished import Run, read_run
 from fedfeat.runs.labels import group_runs, label_runs, label_settings, name_settings
 
@@ -108,8 +108,6 @@ def figure(arms: Arms, share: float) -> "Figure":
 
     Both are means over the new clients of the arm's runs; a band is as wide as the standard deviation over the runs.
     """
-    from matplotlib.ticker import MaxNLocator
-
     drawn, (axes,) = panels(title=f"mark: {share:.4g} of the best accuracy")
     for number, (label, runs) in enumerate(arms.items()):
         curves = [np.mean([course.accuracies for course in own.values()], axis=0) for own in runs]
@@ -122,7 +120,7 @@ def figure(arms: Arms, share: float) -> "Figure":
             axes.fill_between(epochs, mean - half, mean + half, color=color, alpha=0.15, linewidth=0)
         axes.plot(at, np.interp(at, epochs, mean), "o", color=color, markeredgecolor="white", zorder=3)
     axes.set(xlabel="local epochs of the new client", ylabel="accuracy on its test part")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(axes.xaxis)
     legend_below(drawn, axes.get_legend_handles_labels()[0], columns=1)
     return drawn
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from contextlib import suppress
 from itertools import groupby
@@ -88,7 +89,7 @@ class ConsoleLogger(RoundLogger):
         if self._run.kind == "run" and not self._run.config.get("pool"):
             self._print("Which class each neuron works for, of each client:")
             uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in os.environ else ""
-            self._print(f"  {uv}fedfeat-features {_from_here(self._run.run_dir)} --refit")
+            self._print(f"  {uv}fedfeat-features {shlex.quote(_from_here(self._run.run_dir))} --refit")
 
     def close(self, failed: bool = False) -> None:
         """Leave the bar as it stands."""

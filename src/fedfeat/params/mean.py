@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedfeat.params.rows import Row
+from fedfeat.params.rows import Row, as_row
 from fedfeat.params.tensors import require_equal_keys, require_equal_shapes, sum_dtype
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class WeightedMean:
         """
         if not (math.isfinite(weight) and weight >= 0):
             raise ValueError(f"weight must be finite and at least 0, but it is {weight!r}.")
-        row = params if isinstance(params, Row) else None
+        row = as_row(params)
         if self._total > 0:
             require_equal_keys(params, self._like)
             if row is None or row.stack is not self._stack:  # rows of one stack have the same shapes
@@ -75,6 +75,7 @@ class WeightedMean:
         self._total += share
 
     def _wait(self, row: Row, share: float) -> None:
+        assert row.stack is not None
         if row.stack is not self._stack or row.index in self._waiting:
             self._sum_rows()
             self._stack = row.stack

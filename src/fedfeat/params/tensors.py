@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fedfeat.params.rows import Row
+from fedfeat.params.rows import Row, as_row
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -30,9 +30,9 @@ def select(params: Params, keys: Iterable[str]) -> Params:
     wanted = list(keys)
     _refuse_unknown(wanted, params)
     chosen = {key: params[key] for key in wanted}
-    if isinstance(params, Row):
+    if (row := as_row(params)) is not None and row.stack is not None:
         num_bytes = sum(tensor.nbytes for tensor in chosen.values())
-        return Row(chosen.items(), params.stack, params.index, num_bytes)
+        return Row(chosen.items(), row.stack, row.index, num_bytes)
     return chosen
 
 

@@ -157,7 +157,8 @@ def client_rows(
             for name, found in (("personal", personal), ("local", turns), ("final", final))
             for what in ("acc", "loss")
         }
-        own["train_loss"] = turns.get(k, {}).get("train/loss")
+        turn = turns.get(k, {})
+        own["train_loss"] = turn.get("train/loss") if turn.get("examples") else None
         count = int(num_examples[k]) if k < len(num_examples) else 0
         return ClientRow(k, count, accuracies.get(k), losses.get(k), **own)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedfeat.errors import ConfigError
 from fedfeat.seeding import numpy_generator
 
 
@@ -22,11 +23,17 @@ class Sampler(ABC):
             able: Clients that can take part.
             size: How many do.
             num_examples: Training examples of every client, (K,).
+
+        Raises:
+            ConfigError: A sampler of one's own gives places that are none, or one of them twice.
         """
         if size == len(able):
             return tuple(able)
-        places = self.places(seed, round_idx, size, num_examples[list(able)])
-        return tuple(sorted(able[int(i)] for i in places))
+        places = [int(place) for place in self.places(seed, round_idx, size, num_examples[list(able)])]
+        if not {*places} <= {*range(len(able))} or not len({*places}) == len(places) > 0:
+            rule = f"give distinct places from 0 to {len(able) - 1}"
+            raise ConfigError.rule(f"the sampler {type(self).__name__}", rule, places)
+        return tuple(sorted(able[place] for place in places))
 
     @abstractmethod
     def places(self, seed: int, round_idx: int, size: int, num_examples: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from fedfeat.features.diagnostics import Alignment, short_names
 from fedfeat.features.preference import NO_CLASS, alignment, choose_depth, tv_threshold
 from fedfeat.runs.class_colors import ClassColors
 from fedfeat.runs.feature_numbers import SERVER, rows_of, write_alignments
-from fedfeat.runs.figures import legend_below, panels, save_figure
+from fedfeat.runs.figures import legend_below, panels, save_figure, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,10 +108,11 @@ def tv_curve(
         (line,) = axes.plot(at, tv, marker=MARKERS[number % len(MARKERS)], markersize=5, label=label)
         style: dict[str, Any] = {"color": line.get_color(), "linewidth": 1.2}
         hidden = tv[:-1] if with_output else tv
-        height, first = tv_threshold(hidden, tau), choose_depth(hidden, tau)
-        where = f"first exceeded by {names[first]}" if first < len(hidden) else "not exceeded"
-        dotted = axes.axhline(height, linestyle=":", label=f"threshold {height:.2f}, {where}", **style)
-        ends = nothing
+        dotted = ends = nothing
+        if np.isfinite(hidden).all():  # else activations have overflown
+            height, first = tv_threshold(hidden, tau), choose_depth(hidden, tau)
+            where = f"first exceeded by {names[first]}" if first < len(hidden) else "not exceeded"
+            dotted = axes.axhline(height, linestyle=":", label=f"threshold {height:.2f}, {where}", **style)
         if label in depths:
             # Moved a little, so that equal depths stay two lines.
             place, text = depths[label] + 0.5 + 0.06 * number, _groups_from(names, depths[label])
@@ -157,14 +158,12 @@ def _grid(
 
 def _client_rows(axes: Axes, clients: int, names: Sequence[str] | None) -> None:
     """Label the rows, as many as have room, and part them by white lines."""
-    from matplotlib.ticker import MaxNLocator
-
     labels = [str(client) for client in range(clients)] if names is None else list(names)
     if labels == [SERVER]:
         axes.set_ylabel("")
     step = math.ceil(clients * 0.13 / 2.6)
     axes.set_yticks(range(0, clients, step), labels[::step], fontsize="x-small")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(axes.xaxis)
     axes.tick_params(axis="x", labelsize="x-small")
     axes.tick_params(axis="y", length=0)
     axes.spines[:].set_visible(False)

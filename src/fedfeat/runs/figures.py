@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe & Ito (2008), "Color Universal Design": told apart by every kind of colour vision. Its yellow is left
@@ -196,8 +197,20 @@ def panels(
         panel.set_prop_cycle(cycler(linestyle=LINE_STYLES) * cycler(color=PALETTE))
         panel.grid(alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
-    axes[0].set_title(title, loc="left", fontsize="medium")
+    set_title(axes[0], title, size[0])
     return figure, tuple(axes)
+
+
+def set_title(axes: Axes, title: str, inches: float) -> None:
+    """Put a title over the left end of axes, in lines that do not reach beyond their width."""
+    axes.set_title("\n".join(wrap(title, round(11 * inches))), loc="left", fontsize="medium")
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Have whole numbers alone at an axis, of a single one too."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], columns: int | None = None) -> None:
@@ -223,6 +236,4 @@ def _axis(x: str, largest: float) -> tuple[float, str]:
 
 def _integer_rounds(axes: Axes, x: str) -> None:
     if x == "round":
-        from matplotlib.ticker import MaxNLocator
-
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_numbers(axes.xaxis)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedfeat.data.partition.picture import MOST_CLASS_NAMES
 from fedfeat.runs.class_colors import ClassColors
-from fedfeat.runs.figures import AXIS_LABELS, PALETTE, save_figure
+from fedfeat.runs.figures import AXIS_LABELS, PALETTE, save_figure, set_title, whole_numbers
 from fedfeat.runs.metrics_table import read_metrics
 from fedfeat.runs.run_figure import draw_accuracies
 
@@ -36,7 +36,6 @@ def overview_figure(
         title: Name of the run.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     is_split = len(accuracies) > 1  # who has everything is no client beside others
     figure = Figure(figsize=(10.4 if is_split else 6.4, 4.6), layout="constrained")
@@ -47,8 +46,8 @@ def overview_figure(
     _tidy(curve)
     draw_accuracies(curve, run)
     curve.set(xlabel=AXIS_LABELS["round"])
-    curve.set_title(title, loc="left", fontsize="medium")
-    curve.xaxis.set_major_locator(MaxNLocator(integer=True))
+    set_title(curve, title, 5.6)
+    whole_numbers(curve.xaxis)
     if not is_split:
         return figure
     below = figure.add_subplot(grid[1, 1])
@@ -59,7 +58,7 @@ def overview_figure(
     above.stairs(accuracies, edges, fill=True, color=PALETTE[1], alpha=0.7)
     above.set(ylabel="accuracy", ylim=(0, 1))
     above.tick_params(labelbottom=False)
-    above.set_title("each client at the end, and what it holds", loc="left", fontsize="medium")
+    set_title(above, "each client at the end, and what it holds", 4.6)
     _draw_split(below, counts, classes)
     return figure
 
@@ -71,8 +70,6 @@ def _tidy(axes: Axes) -> None:
 
 def _draw_split(axes: Axes, counts: np.ndarray, classes: Sequence[str]) -> None:
     """Draw a row per class in its colour of the alignment maps, the paler the fewer examples a client has."""
-    from matplotlib.ticker import MaxNLocator
-
     colors = ClassColors(classes, "tab10")
     solid = np.array([colors.of(label)[:3] for label in range(counts.shape[1])])
     share = counts.T / max(1, counts.max())
@@ -80,7 +77,7 @@ def _draw_split(axes: Axes, counts: np.ndarray, classes: Sequence[str]) -> None:
     strength = np.where(counts.T > 0, 0.15 + 0.85 * share, 0.0)[..., None]
     axes.imshow(1 - strength * (1 - solid[:, None]), aspect="auto", interpolation="nearest")
     axes.set(xlabel="client", ylabel="class")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    whole_numbers(axes.xaxis)
     if len(classes) <= MOST_CLASS_NAMES:
         axes.set_yticks(range(len(classes)), [name[:16] for name in classes])
 

@@ -37,14 +37,16 @@ class Parting(NamedTuple):
 def partings(kept: Sequence[Mapping[str, str]], again: Sequence[Mapping[str, str]]) -> list[Parting]:
     """Compare the quantities that two tables have both, in the rounds that both have; clocks are left out.
 
+    So are rows that ``resume=repair`` has put in: most of their cells are empty.
+
     Args:
         kept: Rows of metrics.csv.
         again: The repetition's.
     """
-    repeated = {int(row[_ROUND]): row for row in again}
-    both = [
-        (int(row[_ROUND]), row, repeated[int(row[_ROUND])]) for row in kept if int(row[_ROUND]) in repeated
-    ]
+    first, repeated = (
+        {int(row[_ROUND]): row for row in rows if row.get(REPAIRED) != "1"} for rows in (kept, again)
+    )
+    both = [(at, row, repeated[at]) for at, row in first.items() if at in repeated]
     if not both:
         return []
     columns = [name for name in both[0][1] if name in both[0][2] and name not in (_ROUND, REPAIRED)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedfeat.runs.figures import AXIS_LABELS, PALETTE, panels, save_figure
+from fedfeat.runs.figures import AXIS_LABELS, PALETTE, panels, save_figure, whole_numbers
 from fedfeat.runs.metrics_table import read_metrics
 
 if TYPE_CHECKING:
@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
 def run_figure(run: pd.DataFrame, title: str = "") -> Figure:
     """Draw one run: accuracies in the upper panel, training loss in the lower one, over rounds."""
-    from matplotlib.ticker import MaxNLocator
-
     figure, (upper, lower) = panels(2, title, (6.4, 6.4))
     draw_accuracies(upper, run)
     _curve(lower, run["round"], run.get("train/loss"), color=PALETTE[0])
     lower.set(ylabel=AXIS_LABELS["train/loss"], xlabel=AXIS_LABELS["round"])
-    lower.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(lower.xaxis)
     return figure
 
 

@@ -10,7 +10,13 @@ import pytorch_lightning as pl
 import torch
 from harness import linear, make_data
 from pytorch_lightning.accelerators import CPUAccelerator
-from pytorch_lightning.callbacks import EarlyStopping, ModelSummary, Timer, TQDMProgressBar
+from pytorch_lightning.callbacks import (
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelSummary,
+    Timer,
+    TQDMProgressBar,
+)
 from pytorch_lightning.plugins import MixedPrecision
 
 from fedfeat.client import ClientModule, Weights
@@ -271,3 +277,9 @@ def test_half_precision_that_the_processor_only_emulates_is_named(monkeypatch, c
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     LocalTrainer(precision=precision).warn_if_emulated(torch.device("cpu"))
     assert len(caplog.messages) == 1
+
+
+def test_what_a_callback_makes_of_the_trainer_is_nothing_to_the_next_client():
+    one = worker(GradientAccumulationScheduler({0: 1, 1: 2}))
+    for client_id in (0, 1, 0):
+        assert fit(one, client_id, num_steps=20).metrics["examples"] == 80

@@ -8,7 +8,8 @@ from harness import turn_of
 from torch import nn
 
 from fedfeat.client import ClientModule
-from fedfeat.clients.optimizers import sgd_sparing_biases
+from fedfeat.clients.optimizers import kept_tensors, sgd_sparing_biases
+from fedfeat.errors import ConfigError
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.mlp import mlp
 
@@ -73,3 +74,28 @@ def test_biases_of_grouped_layers_are_spared_too():
     names = {name for name, p in network.named_parameters() if any(p is other for other in decaying)}
     assert max(p.ndim for name, p in network.named_parameters() if name.endswith("bias")) == 2
     assert names == {name for name, _ in network.named_parameters() if name.endswith("weight")}
+
+
+class Counted(torch.optim.SGD):
+    """An optimizer whose state has a number that is no tensor."""
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["step"] = self.state[parameter].get("step", 0) + 1
+        return super().step(closure)
+
+
+def test_a_state_that_could_not_go_on_is_refused():
+    layer = nn.Linear(2, 1)
+    layer(torch.ones(1, 2)).sum().backward()
+    kept, counted = (
+        torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9),
+        Counted(layer.parameters(), lr=0.1),
+    )
+    for optimizer in (kept, counted):
+        optimizer.step()
+    assert len(kept_tensors(kept)) == 2
+    with pytest.raises(
+        ConfigError, match=r"^federation.opt_state must be reset for Counted, in whose state step is no"
+    ):
+        kept_tensors(counted)

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from harness import SETTING, network_of, parties
+from omegaconf import OmegaConf
 from torch import nn
 
 from fedfeat.algorithms.fedavg import FedAvgServer
@@ -20,8 +21,8 @@ from fedfeat.algorithms.ot_fusion import OTFusionServer
 from fedfeat.algorithms.pfnm import OneShotFedMAServer, PFNMClient, PFNMServer
 from fedfeat.client import ClientModule, joined
 from fedfeat.clients.width_levels import WidthLevels, WidthNetworks
-from fedfeat.commands.compatibility import check_method
-from fedfeat.errors import UserError
+from fedfeat.commands.compatibility import check_method, try_parts
+from fedfeat.errors import ConfigError, UserError
 from fedfeat.features.matching import BBPMap
 from fedfeat.models.blocks import conv_block, fc_blocks
 from fedfeat.models.freezing import freeze
@@ -191,3 +192,45 @@ def test_a_tensor_at_two_places_is_refused(tmp_path):
         UserError, match=r"^model must have each of its tensors at one place, but .* are one\.$"
     ):
         check(tmp_path, ClientModule, FedAvgServer(), tied)
+
+
+class Beside(ClientModule):
+    """A client with something that trains beside its network."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.extra = nn.Linear(3, 3)
+
+
+class Begun(Beside):
+    def begin_turn(self, turn):
+        nn.init.eye_(self.extra.weight)
+
+
+def test_what_trains_beside_the_network_is_set_in_every_turn(tmp_path):
+    with pytest.raises(UserError) as caught:
+        check(tmp_path, Beside, FedAvgServer())
+    assert str(caught.value) == (
+        "algorithm/client must set what trains beside its network in receive or begin_turn, but Beside leaves "
+        "extra.weight as the client before has trained it."
+    )
+    check(tmp_path, Begun, FedAvgServer())
+
+
+def makes(params, lr):
+    return torch.optim.SGD([parameter for _, parameter in params], lr=lr)
+
+
+makes.by_name = True
+
+
+def test_makers_of_optimizers_get_names_where_they_ask_for_them():
+    try_parts(
+        OmegaConf.create(
+            {"pool": None, "optimizer": {"_target_": f"{__name__}.makes", "_partial_": True, "lr": 1}}
+        )
+    )
+    with pytest.raises(ConfigError, match=r"^optimizer.lr must be set, for a round's rate is a share of it"):
+        try_parts(
+            OmegaConf.create({"pool": None, "optimizer": {"_target_": "torch.optim.SGD", "_partial_": True}})
+        )

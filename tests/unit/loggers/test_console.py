@@ -140,13 +140,14 @@ def test_the_last_lines_name_the_pictures_from_here_and_what_draws_more(
         monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
     out = console(False)
     logger = ConsoleLogger(out)
-    logger.start(RunInfo(tmp_path / "run", "digits-fed2", config=config, words=RunWords(kind=kind)))
+    place = tmp_path / "my run"
+    logger.start(RunInfo(place, "digits-fed2", config=config, words=RunWords(kind=kind)))
     for name in ("encoding_1", "encoding_2"):
-        logger.picture("encoding", tmp_path / "run" / "figures" / f"{name}.png")
+        logger.picture("encoding", place / "figures" / f"{name}.png")
     logger.picture("overview", tmp_path.parent / "elsewhere.png")
     logger.finish(SUMMARY)
-    pictures = ["encoding: run/figures/encoding_2.png", f"overview: {tmp_path.parent / 'elsewhere.png'}"]
-    more = ["Which class each neuron works for, of each client:", f"  {uv}fedfeat-features run --refit"]
+    pictures = ["encoding: my run/figures/encoding_2.png", f"overview: {tmp_path.parent / 'elsewhere.png'}"]
+    more = ["Which class each neuron works for, of each client:", f"  {uv}fedfeat-features 'my run' --refit"]
     assert out.file.getvalue().splitlines()[-4 if says_more else -2 :] == pictures + more * says_more
 
 

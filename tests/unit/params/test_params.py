@@ -1,5 +1,7 @@
 """Arithmetic on parameters, against numbers worked out by hand."""
 
+import pickle
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -263,3 +265,48 @@ def test_a_choice_of_a_row_is_one():
     assert (chosen.stack, chosen.index) == (row.stack, 0)
     assert list(chosen) == ["s", "w"]
     assert num_bytes(Weights(chosen)) == num_bytes(dict(chosen)) == 8 + 6 * 8
+
+
+def negated(params):
+    params["w"] = -params["w"]
+
+
+def without(params):
+    del params["s"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        negated,
+        without,
+        lambda params: params.update(w=params["w"] * 2),
+        lambda params: params.__ior__({"w": params["w"] * 2}),
+        lambda params: params.setdefault("new", torch.ones(3)),
+        lambda params: params.pop("half"),
+        lambda params: params.popitem(),
+    ],
+)
+@pytest.mark.parametrize("count", [4, 40])
+def test_a_row_that_is_changed_counts_as_it_is(change, count):
+    """As a method of one's own quantises or clips what it sends; the others of its stack stay as they are."""
+    found, expected, plain = WeightedMean(), WeightedMean(), stacked_updates(count, 0)
+    before = [dict(row) for row in stacked_updates(count, 0)]
+    for row, same in zip(plain, before, strict=True):
+        change(row)
+        change(same)
+        assert num_bytes(Weights(row)) == num_bytes(Weights(same))
+        assert not isinstance(select(row, ["w"]), Row)
+        found.add(row, 1.0)
+        expected.add(same, 1.0)
+    for key, mean in expected.result().items():
+        torch.testing.assert_close(found.result()[key], mean, rtol=0, atol=1e-3 if key == "half" else 1e-13)
+
+
+def test_a_row_survives_the_way_between_processes():
+    (row, _) = stacked_updates(2, 0)
+    copied = pickle.loads(pickle.dumps(row))
+    assert copied.stack is not None
+    assert all(torch.equal(copied[key], row[key]) for key in row)
+    row.clear()
+    assert (row.stack, row.num_bytes) == (None, None)

@@ -123,6 +123,13 @@ def test_the_train_loss_of_a_round_weighs_clients_by_what_they_saw(tmp_path):
     assert records[2].metrics["train/loss"] == pytest.approx(expected)
 
 
+def test_who_has_trained_on_nothing_has_no_train_loss(tmp_path):
+    _, records = parties(tmp_path, data=make_data((0, 5, 8))).run()
+    rows = {row.client_id: row.train_loss for row in records[1].clients}
+    assert rows[0] is None
+    assert [rows[k] for k in (1, 2)] == pytest.approx([np.log(3)] * 2)
+
+
 def test_the_learning_rate_follows_the_rounds(tmp_path):
     rates = []
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from harness import parties
 
-from fedfeat.rounds.samplers import BySize, RoundRobin, Uniform
+from fedfeat.errors import ConfigError
+from fedfeat.rounds.samplers import BySize, RoundRobin, Sampler, Uniform
 
 SIZES = np.array([1, 0, 4, 2, 0, 3])
 KINDS = [Uniform, BySize, RoundRobin]
@@ -62,3 +63,15 @@ def test_samplers_are_options(name, cli, small, tmp_path):
     words = ["federation.cohort_size=2", f"sampler={name}", f"hydra.run.dir={run}"]
     assert cli(*small, *words).code == 0
     assert json.loads((run / "summary.json").read_text())["num_rounds"] == 3
+
+
+@pytest.mark.parametrize("places", [[0, 0], [1, 6], [-1, 2], []])
+def test_a_sampler_of_ones_own_gives_distinct_clients(places):
+    class Own(Sampler):
+        def places(self, seed, round_idx, size, num_examples):
+            return np.array(places, dtype=int)
+
+    with pytest.raises(
+        ConfigError, match=r"^the sampler Own must give distinct places from 0 to 5, but it is \["
+    ):
+        Own().cohort(0, 0, range(6), 2, SIZES)

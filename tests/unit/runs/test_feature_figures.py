@@ -165,3 +165,13 @@ def test_short_names_stay_different():
     residual = ["encoder.layer1_1.residual.conv1", "encoder.layer1_1.residual.conv2"]
     assert short_names(residual) == ["layer1_1.residual.conv1", "layer1_1.residual.conv2"]
     assert short_names(["fc"]) == ["fc"]
+
+
+def test_tv_that_is_not_finite_has_no_threshold():
+    """Activations of finite weights may overflow, as in the last round of a run that diverges."""
+    figure = tv_curve(
+        ["a", "b", "c"], {"lost": [0.1, float("nan"), 0.2], "kept": [0.1, 0.3, 0.2]}, depths={"lost": 1}
+    )
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sum(label.startswith("threshold") for label in labels) == 1
+    assert {"lost", "kept"} <= {*labels}

@@ -198,3 +198,14 @@ def test_a_dollar_in_a_name_is_a_dollar_and_the_numbers_of_a_logarithmic_axis_ar
     read = {text.get_text() for text in figure.findobj(Text) if text.get_parse_math() and text.get_text()}
     assert r"$\mathdefault{10^{-3}}$" in read
     assert all(one.startswith(r"$\mathdefault{") for one in read)
+
+
+def test_a_long_title_has_several_lines_and_a_single_round_whole_numbers():
+    figure = run_figure(
+        pd.DataFrame({"round": [0], "global/acc": [0.1], "train/loss": [2.3]}), "a long name " * 12
+    )
+    lines = figure.axes[0].get_title(loc="left").splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 70
+    figure.draw_without_rendering()
+    assert all(tick == round(tick) for tick in figure.axes[1].get_xticks())

@@ -45,9 +45,11 @@ def test_rounds_that_both_have_are_compared():
 
 
 def test_clocks_mended_rows_and_columns_of_one_table_are_left_out():
-    kept = rows(acc=["0.5"], old=["1"], **{"time/fit_s": ["3.0"], "repaired": [""]})
-    again = rows(acc=["0.5"], new=["1"], **{"time/fit_s": ["9.0"], "repaired": ["1"]})
-    assert [one.quantity for one in partings(kept, again)] == ["acc"]
+    kept = rows(acc=["0.5", "0.6"], old=["1", "1"], **{"time/fit_s": ["3.0", "3.0"], "repaired": ["", ""]})
+    again = rows(acc=["0.5", ""], new=["1", "1"], **{"time/fit_s": ["9.0", "9.0"], "repaired": ["", "1"]})
+    for one, other in ((kept, again), (again, kept)):
+        (found,) = partings(one, other)
+        assert (found.quantity, found.since, found.kept) == ("acc", None, 0.5)
 
 
 def test_what_is_not_finite_is_apart_from_what_is():

@@ -190,7 +190,7 @@ def _gap(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 def _examples(worker: Worker, module: ClientModule) -> tuple[Tensor, Tensor]:
     """Give inputs (B, ...) and labels (B,) of a client's batch."""
     counts = [worker.data.num_examples(k) for k in range(worker.data.num_clients)]
-    client_id = next((k for k, count in enumerate(counts) if count > 1), 0)
+    client_id = next((k for k, count in enumerate(counts) if count > 1), counts.index(max(counts)))
     module.ready(turn_of(module, Task(client_id, 0, None, None), None, worker.data))
     address = client_id, worker.settings.seed, 0, worker.settings.batch_size
     return next(iter(worker.data.train_batches(*address, drop_singleton=worker.drop_singleton)))

@@ -109,7 +109,11 @@ def _begun(worker: Worker, objective: Objective, tasks: Sequence[Task]) -> Param
     stack = repeated(state, len(tasks))
     for index, task in enumerate(tasks[1:], start=1):
         worker.begin(client, task)
-        write_row(stack, index, objective.state_dict())
+        found = objective.state_dict()
+        if found.keys() != stack.keys():
+            names = ", ".join(sorted(found.keys() ^ stack.keys()))
+            raise ValueError(f"{names} must be there for all clients or for none")
+        write_row(stack, index, found)
     return stack
 
 
