@@ -242,6 +242,8 @@ def quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="The `srun` command is available on your system.*")
         # A frozen extractor is in eval mode on purpose.
         warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
+        # Of a client without a batch, which trains on nothing.
+        warnings.filterwarnings("ignore", message="Total length of .* across ranks is zero")
         # Lightning's use of torch's tree utilities, deprecated in newer torch.
         warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*", category=FutureWarning)
         yield
