@@ -128,11 +128,8 @@ def _moments(experiment: Experiment) -> Iterator[Moments]:
 def _score(experiment: Experiment) -> tuple[float, float]:
     """Give accuracy and loss of the server's model on what ``global/*`` are of."""
     worker = experiment.executor.worker
-    module, data, size = (
-        worker.module.to(worker.data.device).eval(),
-        worker.data,
-        worker.settings.eval_batch_size,
-    )
+    data, size = worker.data, worker.settings.eval_batch_size
+    module = worker.module.to(data.device).eval()
     batches = data.test_batches(np.arange(data.num_test), size)
     if data.permuted and not data.split.server_order:
         clients = map(int, np.flatnonzero(data.test_sizes()))

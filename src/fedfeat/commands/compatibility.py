@@ -205,7 +205,11 @@ def try_parts(cfg: DictConfig) -> None:
         raise ConfigError("optimizer.lr must be set, for a round's rate is a share of it, but it is not.")
     maker = hydra.utils.instantiate(cfg.optimizer, _convert_="all")
     try:
-        maker(named if getattr(maker.func, "by_name", False) else [parameter for _, parameter in named])
+        maker(
+            named
+            if getattr(getattr(maker, "func", None), "by_name", False)
+            else [parameter for _, parameter in named]
+        )
     except ValueError as error:
         made = cfg.optimizer["_target_"]
         raise ConfigError(f"optimizer must be what {made} takes, but that says: {error}") from error

@@ -30,7 +30,8 @@ class Sampler(ABC):
         if size == len(able):
             return tuple(able)
         places = [int(place) for place in self.places(seed, round_idx, size, num_examples[list(able)])]
-        if not {*places} <= {*range(len(able))} or not len({*places}) == len(places) > 0:
+        within = bool(places) and 0 <= min(places) <= max(places) < len(able)
+        if not within or len({*places}) < len(places):
             rule = f"give distinct places from 0 to {len(able) - 1}"
             raise ConfigError.rule(f"the sampler {type(self).__name__}", rule, places)
         return tuple(sorted(able[place] for place in places))
