@@ -169,7 +169,7 @@ def campaigns(tmp_path_factory):
     root = tmp_path_factory.mktemp("campaigns")
     environment = {**os.environ, "FEDFEAT_ROOT": str(root), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, __file__, str(root)]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return root, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
