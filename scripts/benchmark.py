@@ -165,7 +165,8 @@ def contestant(name: str, w: Workload, folder: Path, pipe: Connection) -> None:
     else:
         rounds = our_rounds(build(w, name, folder))
     with suppress(EOFError):
-        while pipe.recv():
+        while True:
+            pipe.recv()
             began = time.perf_counter()
             next(rounds)
             pipe.send(time.perf_counter() - began)

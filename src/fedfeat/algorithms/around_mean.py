@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.errors import ConfigError
-from fedfeat.params import trained_names
+from fedfeat.params import full, trained_names, zeros_of
 from fedfeat.server import Around, AveragingServer
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ def summed(weights: Iterable[Params]) -> Params:
 def shares(weights: Params, totals: Params) -> Params:
     """Divide weights by totals; 0 where nobody weighs anything."""
     return {key: torch.where(totals[key] > 0, w / totals[key], 0.0) for key, w in weights.items()}
+
+
+def full_zeros(params: Params, keys: Iterable[str] | None = None) -> Params:
+    """Give zeros as `zeros_of` does, of half precision in float32, for what is summed."""
+    return {key: full(zeros) for key, zeros in zeros_of(params, keys).items()}
 
 
 def by_row(numbers: Tensor, like: Tensor) -> Tensor:

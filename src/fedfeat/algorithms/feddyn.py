@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedfeat.algorithms.around_mean import AroundMean, by_row, shares, summed
+from fedfeat.algorithms.around_mean import AroundMean, by_row, full_zeros, shares, summed
 from fedfeat.algorithms.fedprox import FedProxClient
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import NotNegative
@@ -135,7 +135,7 @@ class FedDynServer(AroundMean):
         average = self.average.init(model, federation)
         theta = select(self.average.params(average), self.trained_keys(model, average))
         totals = select(self.total_weights(average, federation), theta)
-        dual = {key: full(zeros) for key, zeros in zeros_of(theta).items()}
+        dual = full_zeros(theta)
         return FedDynState(average, theta, dual, totals)
 
     def broadcast(self, state: FedDynState, client_id: int) -> Weights:

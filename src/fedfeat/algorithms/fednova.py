@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedfeat.algorithms.around_mean import AroundMean, by_row, shares, summed
+from fedfeat.algorithms.around_mean import AroundMean, by_row, full_zeros, shares, summed
 from fedfeat.algorithms.effective_steps import check_solver, effective_steps, proximal_weight, solver_of
 from fedfeat.client import ClientModule
 from fedfeat.params import full, select
@@ -95,7 +95,7 @@ class FedNovaServer(AroundMean):
     def aggregate(self, state: FedNovaState, updates: Iterable[Update]) -> FedNovaState:
         """Step; a round without a step of any client changes nothing."""
         x = self.average.params(state.average)
-        still = {key: torch.zeros_like(full(x[key])) for key in state.trained}
+        still = full_zeros(x, state.trained)
         noted: list[tuple[dict[str, Tensor], Tensor]] = []
         directions = self._directions(state, updates, noted)
         mean = self.average.params(

@@ -20,14 +20,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedfeat.algorithms.around_mean import AroundMean, add_rows, shares
+from fedfeat.algorithms.around_mean import AroundMean, add_rows, full_zeros, shares
 from fedfeat.algorithms.effective_steps import check_solver, effective_steps, proximal_weight, solver_of
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import Positive
 from fedfeat.models.clipping import Bound
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.group_rows import take_rows
-from fedfeat.params import full, select, trained_names, zeros_of
+from fedfeat.params import select, trained_names, zeros_of
 from fedfeat.server import AveragingServer
 from fedfeat.types import Federation, Params, Setting, Tensors, Turn, Update, Weights
 
@@ -182,8 +182,7 @@ class ScaffoldServer(AroundMean):
     def init(self, model: nn.Module, federation: Federation) -> ScaffoldState:
         """Start from the common initial model and zeros."""
         average = self.average.init(model, federation)
-        trained = zeros_of(self.average.params(average), self.trained_keys(model, average))
-        control = {key: full(zeros) for key, zeros in trained.items()}
+        control = full_zeros(self.average.params(average), self.trained_keys(model, average))
         return ScaffoldState(average, control, select(self.total_weights(average, federation), control))
 
     def broadcast(self, state: ScaffoldState, client_id: int) -> Controlled:

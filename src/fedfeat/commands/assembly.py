@@ -80,8 +80,8 @@ def build_experiment(
     set_threads(trainer.num_threads, module.flops_per_example * data.largest_batch(plan.batch_size))
     keep_freed_memory()
     server = made(cfg.algorithm.server, Server, "algorithm.server")  # type: ignore[type-abstract]
-    setting = plan.setting(config["algorithm"]["name"], worker.settings.keep_optimizer, data)
-    setting = setting._replace(averages_weights=trainer.averages_weights)
+    name, keeps = config["algorithm"]["name"], worker.settings.keep_optimizer
+    setting = plan.setting(name, keeps, data, trainer.averages_weights)
     check_method(worker, server, setting)
     executor.settle(run_dir, plan.course(data))
     trainer.warn_if_emulated(data.device)

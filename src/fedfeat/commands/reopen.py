@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fedfeat.commands.assembly import build_experiment
-from fedfeat.config.explain import as_user_error, explain
+from fedfeat.config.explain import as_user_error, explain, of_system
 from fedfeat.config.rules import check
 from fedfeat.config.trust import check_stored
 from fedfeat.errors import CheckpointError
@@ -195,7 +195,7 @@ def one_sentence(command: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if as_user_error(error) is None and not (isinstance(error, OSError) and error.strerror):
+        if as_user_error(error) is None and not of_system(error):
             raise
         print(f"{command}: {explain(error)}", file=sys.stderr)
         sys.exit(2)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import TypeGuard
 
 from fedfeat.config.library_errors import of_library, one_line, without_asides
 from fedfeat.config.origin import own_place
@@ -17,12 +18,17 @@ def explain(error: BaseException) -> str:
     known = as_user_error(error)
     if known is not None:
         return one_line(str(known))
-    if isinstance(error, OSError) and error.strerror:
+    if of_system(error):
         place = error.filename or "The run directory"
         return f"{place} must be usable for this run, but the system says: {error.strerror}."
     if type(error).__module__.partition(".")[0] == "submitit" and (lost := _of_job(str(error))):
         return lost
     return f"{told(error, '; debug=true shows where')}."
+
+
+def of_system(error: BaseException) -> TypeGuard[OSError]:
+    """Whether it is the system that refuses, and says why."""
+    return isinstance(error, OSError) and bool(error.strerror)
 
 
 def told(error: BaseException, more: str = "") -> str:

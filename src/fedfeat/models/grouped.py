@@ -188,9 +188,8 @@ class GroupSeparation:
         try:
             built = replace(self, width_factor=factor)(network, sets)
         except ConfigError:
-            return (
-                -math.inf
-            )  # too narrow; what is refused at every width is refused when the network is built
+            # Too narrow; what is refused at every width is refused when the network is built.
+            return -math.inf
         return sum(p.numel() for p in built.parameters())
 
 

@@ -24,11 +24,10 @@ class Row(dict[str, Tensor]):
     """
 
     def __init__(
-        self, tensors: Iterable[tuple[str, Tensor]], stack: Params, index: int, num_bytes: int
+        self, tensors: Iterable[tuple[str, Tensor]], stack: Params | None, index: int, num_bytes: int
     ) -> None:
         super().__init__(tensors)
-        self.stack: Params | None = stack
-        self.index = index
+        self.stack, self.index = stack, index
         self.num_bytes: int | None = num_bytes
 
     def _leave(self) -> None:

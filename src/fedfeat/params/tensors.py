@@ -30,7 +30,7 @@ def select(params: Params, keys: Iterable[str]) -> Params:
     wanted = list(keys)
     _refuse_unknown(wanted, params)
     chosen = {key: params[key] for key in wanted}
-    if (row := as_row(params)) is not None and row.stack is not None:
+    if (row := as_row(params)) is not None:
         num_bytes = sum(tensor.nbytes for tensor in chosen.values())
         return Row(chosen.items(), row.stack, row.index, num_bytes)
     return chosen

@@ -88,7 +88,9 @@ class Plan:
         factor = self.lr_factor(max(min(round_idx, self.num_rounds - 1), 0), self.num_rounds)
         return Task(client_id, round_idx, payload, kept, num_steps, factor, evaluate, probe, final)
 
-    def setting(self, algorithm: str, keeps_optimizer: bool, data: FederatedData) -> Setting:
+    def setting(
+        self, algorithm: str, keeps_optimizer: bool, data: FederatedData, averages_weights: bool = False
+    ) -> Setting:
         """Give what the halves of a method may refuse, see `Setting`."""
         return Setting(
             algorithm=algorithm,
@@ -101,6 +103,7 @@ class Plan:
             augmented=data.augmented,
             sources=data.sources,
             permuted=data.permuted,
+            averages_weights=averages_weights,
         )
 
     def _least_epochs(self, data: FederatedData) -> float:

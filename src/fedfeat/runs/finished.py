@@ -100,13 +100,17 @@ def apart_by_examples(runs: Sequence[Run]) -> list[Run]:
     """Add folder and digest to the data of runs of which others had other examples, see `told_apart`."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        setting = {key: value for key, value in run.setting.items() if not key.endswith("seed")}
-        groups.setdefault(identity(setting, run.data), []).append(run)
+        groups.setdefault(but_seeds(run), []).append(run)
     suffixes: dict[int, str] = {}
     for parts in map(parts_by_examples, groups.values()):
         if len(parts) > 1:
             suffixes |= {id(run): f"{part[0].data_root} {part[0].examples}" for part in parts for run in part}
     return [replace(run, data=run.data + suffixes.get(id(run), "")) for run in runs]
+
+
+def but_seeds(run: Run) -> str:
+    """Give a text that runs share which differ in nothing but keys that are, or may follow, the seed."""
+    return identity({key: value for key, value in run.setting.items() if not key.endswith("seed")}, run.data)
 
 
 def read_run(path: Path) -> Run:

@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from fedfeat.runs.finished import Run, identity
+from fedfeat.runs.finished import Run, but_seeds, identity
 from fedfeat.runs.text import option_name, written
 
 # The first words of a name; their options need no group beside them. The first one is always there, the next two
@@ -91,21 +91,17 @@ def is_number(value: Any) -> bool:
 
 def group_runs(runs: Sequence[Run]) -> list[Setting]:
     """Put runs together that differ in nothing but the seed."""
+    kinds = [(but_seeds(run), run) for run in sorted(runs, key=_seed)]
     alike: dict[str, list[Run]] = {}
-    for run in runs:
-        alike.setdefault(_but_seeds(run), []).append(run)
+    for kind, run in kinds:
+        alike.setdefault(kind, []).append(run)
     seeds = {kind: _following(some) for kind, some in alike.items()}
     groups: dict[str, tuple[dict[str, Any], list[Run]]] = {}
-    for run in sorted(runs, key=_seed):
-        values = {key: value for key, value in run.setting.items() if key not in seeds[_but_seeds(run)]}
+    for kind, run in kinds:
+        values = {key: value for key, value in run.setting.items() if key not in seeds[kind]}
         groups.setdefault(identity(values, run.data), (values, []))[1].append(run)
     words = _words(runs)
     return [Setting(tuple(group), words(group[0]), values) for values, group in groups.values()]
-
-
-def _but_seeds(run: Run) -> str:
-    """Give a text that runs share which differ in nothing but keys that are, or may follow, the seed."""
-    return identity({key: value for key, value in run.setting.items() if not key.endswith("seed")}, run.data)
 
 
 def _following(runs: Sequence[Run]) -> set[str]:
