@@ -133,7 +133,7 @@ def test_a_run_without_a_servers_model_and_wrong_numbers_are_refused(finished, c
         f"fedfeat-calibrate: DIR must be a run whose method has a server's model, but {run} has none.\n"
     )
     assert (code, err) == (2, expected)
-    assert calibrate(run, "--lr", 0)[2] == "fedfeat-calibrate: --lr must be in (0, inf), but it is 0.0.\n"
+    assert calibrate(run, "--lr", 0)[2] == "fedfeat-calibrate: --lr must be in (0, inf), but it is '0'.\n"
     code, _, err = calibrate(run, "--per-class", 0)
-    assert err == "fedfeat-calibrate: --per-class must be an integer of at least 1, but it is 0.\n"
+    assert err == "fedfeat-calibrate: --per-class must be an integer of at least 1, but it is '0'.\n"
     assert calibrate(tmp_path / "nothing")[0] == 2

@@ -319,9 +319,9 @@ def test_the_held_out_client_of_a_trimmed_federation_has_all_groups(run):
         ),
         ("{root}/full", "RUN must leave clients out (federation.held_out), but {root}/full does not."),
         ("{root}/bare", "DIR must hold a checkpoint, but {root}/bare has none."),
-        ("{root}/bare --epochs 0", "--epochs must be an integer of at least 1, but it is 0."),
-        ("{root}/bare --share 1.1", "--share must be in (0, 1], but it is 1.1."),
-        ("{root}/bare --lr 0", "--lr must be in (0, inf), but it is 0.0."),
+        ("{root}/bare --epochs 0", "--epochs must be an integer of at least 1, but it is '0'."),
+        ("{root}/bare --share 1.1", "--share must be in (0, 1], but it is '1.1'."),
+        ("{root}/bare --lr 0", "--lr must be in (0, inf), but it is '0'."),
     ],
 )
 def test_refusals(arguments, sentence, run, command, tmp_path):

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from fedfeat.models.freezing import buffers_of
+
 BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
@@ -17,13 +19,7 @@ def batch_norms(model: nn.Module) -> list[BatchNorm]:
 
 def statistics_keys(model: nn.Module) -> tuple[str, ...]:
     """Name the running statistics of batch norms, with their counters."""
-    norms = set(batch_norms(model))
-    return tuple(
-        f"{path}.{name}"
-        for path, module in model.named_modules()
-        if module in norms
-        for name, _ in module.named_buffers(recurse=False)
-    )
+    return tuple(buffers_of(model, {*batch_norms(model)}))
 
 
 def begin_statistics(model: nn.Module) -> None:

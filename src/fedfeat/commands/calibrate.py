@@ -4,30 +4,22 @@ Every client would send the moments of its features by class; here they are comp
 themselves stay as they are.
 """
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedfeat.commands.reopen import add_trust, each, one_sentence, readable_runs
+from fedfeat.commands.reopen import add_trust, each, readable_runs
 from fedfeat.commands.slow_imports import import_slow
-from fedfeat.config.command_line import Parser
-from fedfeat.config.conditions import Condition, integer, interval
-from fedfeat.errors import ConfigError
+from fedfeat.config.command_line import Parser, number, one_sentence
+from fedfeat.config.conditions import integer, interval
 from fedfeat.files import atomic_write_bytes, atomic_write_text
+from fedfeat.runs.text import csv_table
 
 if TYPE_CHECKING:
     from fedfeat.commands.calibration import Calibrated, Settings
 
-RULES: dict[str, Condition] = {
-    "per_class": integer(1),
-    "epochs": integer(0),
-    "lr": interval("(0, inf)"),
-    "batch_size": integer(1),
-}
 HEADER = [
     "run",
     "round",
@@ -56,13 +48,11 @@ def write(found: Sequence["Calibrated"], settings: "Settings", out: Path) -> lis
 
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / "calibration.csv", out / "calibration.json"]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows(found))
-    atomic_write_text(paths[0], text.getvalue())
+    atomic_write_text(paths[0], csv_table(rows(found)))
     record = asdict(settings) | {"training": settings.training._asdict()}
     atomic_write_text(paths[1], json.dumps(record, indent=2) + "\n")
-    for number, one in enumerate(found, start=1):
-        suffix = f"_{number}" if len(found) > 1 else ""
+    for place, one in enumerate(found, start=1):
+        suffix = f"_{place}" if len(found) > 1 else ""
         paths.append(out / f"calibrated_last_layer{suffix}.safetensors")
         atomic_write_bytes(paths[-1], save(one.last_layer))
     return paths
@@ -76,7 +66,10 @@ def _parser() -> Parser:
         "--covariance", choices=("full", "diagonal", "shared"), default="full", help="(%(default)s)"
     )
     parser.add_argument(
-        "--per-class", type=int, default=100, help="virtual features of a class, on average (%(default)s)"
+        "--per-class",
+        type=number(integer(1)),
+        default=100,
+        help="virtual features of a class, on average (%(default)s)",
     )
     parser.add_argument(
         "--share", choices=("examples", "uniform"), default="examples", help="of a class (%(default)s)"
@@ -84,9 +77,13 @@ def _parser() -> Parser:
     parser.add_argument(
         "--clamp", action="store_true", help="virtual features are at least 0, as behind a ReLU"
     )
-    parser.add_argument("--epochs", type=int, default=10, help="passes over them (%(default)s)")
-    parser.add_argument("--lr", type=float, default=0.01, help="learning rate (%(default)s)")
-    parser.add_argument("--batch-size", type=int, default=64, help="(%(default)s)")
+    parser.add_argument(
+        "--epochs", type=number(integer(0)), default=10, help="passes over them (%(default)s)"
+    )
+    parser.add_argument(
+        "--lr", type=number(interval("(0, inf)")), default=0.01, help="learning rate (%(default)s)"
+    )
+    parser.add_argument("--batch-size", type=number(integer(1)), default=64, help="(%(default)s)")
     parser.add_out(None, "figures/ of the first DIR")
     add_trust(parser)
     return parser
@@ -96,9 +93,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-calibrate``."""
     args = _parser().read(arguments)
     with one_sentence("fedfeat-calibrate"):
-        for name, rule in RULES.items():
-            if not rule.holds(getattr(args, name)):
-                raise ConfigError.rule(f"--{name.replace('_', '-')}", rule.text, getattr(args, name))
         runs = readable_runs(args.folders)
         import_slow()
         from fedfeat.commands.calibration import Settings, calibrate

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfeat.commands.chosen_neurons import parse_neurons, parse_numbers
-from fedfeat.commands.reopen import add_trust, each, one_sentence, readable_runs
+from fedfeat.commands.reopen import add_trust, each, readable_runs
 from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.arguments import check_targets
-from fedfeat.config.command_line import Parser
+from fedfeat.config.command_line import Parser, one_sentence
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_text
-from fedfeat.runs.text import markdown_table
+from fedfeat.runs.text import csv_table, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,8 +91,6 @@ def write(found: Sequence["Inspection"], out: Path, asked: "Asked | None" = None
         out: Where to.
         asked: What was asked for, for the record.
     """
-    import pandas as pd
-
     from fedfeat.commands.neuron_files import write_neurons
     from fedfeat.features.diagnostics import server_alone
     from fedfeat.runs.feature_figures import draw_encodings
@@ -102,8 +100,7 @@ def write(found: Sequence["Inspection"], out: Path, asked: "Asked | None" = None
         rule = "have the same classes, whose colours they share"
         raise ConfigError.rule("DIR", rule, f"{found[0].name} and {other.name} with others")
     paths = [out / "features.csv", out / "features.json"]
-    header, *body = rows(found)
-    atomic_write_text(paths[0], pd.DataFrame(body, columns=header, dtype=object).to_csv(index=False))
+    atomic_write_text(paths[0], csv_table(rows(found)))
     atomic_write_text(paths[1], json.dumps(_record(found, asked), indent=2) + "\n")
     named = by_name(found)
     encoded = {name: one.alignment for name, one in named.items() if one.alignment is not None}

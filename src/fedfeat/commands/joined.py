@@ -12,6 +12,7 @@ from fedfeat.files import atomic_write_text
 from fedfeat.runs.figures import LINE_STYLES, PALETTE, legend_below, panels, save_figure, whole_numbers
 from fedfeat.runs.finished import Run, read_run
 from fedfeat.runs.labels import group_runs, label_runs, label_settings, name_settings
+from fedfeat.runs.text import csv_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,10 +132,7 @@ def _mean_epochs(clients: Clients, share: float) -> float:
 
 def write(courses: Courses, arms: Arms, share: float, out: Path) -> list[Path]:
     """Write the numbers and the picture; give the paths."""
-    import pandas as pd
-
     paths = [out / "new_client.csv", out / "new_client.png"]
-    header, *body = rows(courses)
-    atomic_write_text(paths[0], pd.DataFrame(body, columns=header, dtype=object).to_csv(index=False))
+    atomic_write_text(paths[0], csv_table(rows(courses)))
     save_figure(figure(arms, share), paths[1])
     return paths

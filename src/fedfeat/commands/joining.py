@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfeat.commands.joined import Clients, Course, arms_of, labels_of, summary, write
-from fedfeat.commands.reopen import add_trust, one_sentence, reopen, runs_below
-from fedfeat.config.command_line import Parser
+from fedfeat.commands.reopen import add_trust, reopen, runs_below
+from fedfeat.config.command_line import Parser, number, one_sentence
 from fedfeat.config.conditions import integer, interval
 from fedfeat.config.search_path import override_of, overrides
 from fedfeat.errors import CheckpointError, ConfigError
@@ -133,21 +133,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = Parser("new_client", __doc__)
     parser.add_folders(at_least=0)
     parser.add_argument("--sweep", nargs="+", default=[], metavar="KEY=VALUE", help="run these first")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="local epochs (%(default)s)")
-    parser.add_argument("--share", type=float, default=SHARE, help="of the best accuracy (%(default)s)")
-    parser.add_argument("--lr", type=float, default=None, help="learning rate (that of the run)")
+    parser.add_argument(
+        "--epochs", type=number(integer(1)), default=EPOCHS, help="local epochs (%(default)s)"
+    )
+    parser.add_argument(
+        "--share", type=number(interval("(0, 1]")), default=SHARE, help="of the best accuracy (%(default)s)"
+    )
+    parser.add_argument(
+        "--lr", type=number(interval("(0, inf)")), default=None, help="learning rate (that of the run)"
+    )
     parser.add_out(None, "figures/ of the first DIR")
     add_trust(parser)
     args = parser.read(arguments)
     with one_sentence("new_client"):
-        for name, rule in {
-            "epochs": integer(1),
-            "share": interval("(0, 1]"),
-            "lr": interval("(0, inf)"),
-        }.items():
-            value = getattr(args, name)
-            if value is not None and not rule.holds(value):
-                raise ConfigError.rule(f"--{name}", rule.text, value)
         folders = args.folders or ([run_sweep(args.sweep)] if args.sweep else [])
         if not folders or (args.folders and args.sweep):
             raise ConfigError.rule(

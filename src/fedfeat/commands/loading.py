@@ -20,9 +20,11 @@ from fedfeat.commands.networks import build_networks
 from fedfeat.commands.parts import build_client, build_data
 from fedfeat.commands.reopen import read_checkpoint, read_config, stored_config
 from fedfeat.config.arguments import check_targets
+from fedfeat.config.made import made
 from fedfeat.data.federated import FederatedData
 from fedfeat.data.pipeline import InputPipeline
 from fedfeat.data.pixels import in_order, pixel_permutation
+from fedfeat.data.transforms import Transform
 from fedfeat.errors import CheckpointError, ConfigError
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.rounds.tally import Meter
@@ -161,7 +163,7 @@ class LoadedRun:
 
     @cached_property
     def _pipeline(self) -> InputPipeline:
-        transform = self._made("data.transform")
+        transform = made(self._cfg.data.transform, Transform, "data.transform")
         dtype = self._trainer.dtype
         return InputPipeline(self._facts.mean, self._facts.std, transform, self._device, dtype)
 
@@ -170,7 +172,7 @@ class LoadedRun:
         def examples(source: Source, size: int, round_idx: int) -> tuple[Tensor, Tensor]:
             return self._data.shared_examples(source, size, self.config["seed"], round_idx)
 
-        server: Server = self._made("algorithm.server")
+        server = made(self._cfg.algorithm.server, Server, "algorithm.server")  # type: ignore[type-abstract]
         autocast = partial(self._trainer.autocast, self._device)
         read = partial(self._as_seen, None)
         server.setup(Site(self._networks, read, self._device, autocast, Meter().spend, examples))
@@ -179,7 +181,7 @@ class LoadedRun:
     @cached_property
     def _trainer(self) -> LocalTrainer:
         # Compiling takes longer than what is asked of a model here.
-        return replace(self._made("trainer"), compile=False)
+        return replace(hydra.utils.instantiate(self._cfg.trainer, _convert_="all"), compile=False)
 
     @cached_property
     def _networks(self) -> Networks:
@@ -188,12 +190,6 @@ class LoadedRun:
 
         check_same_weights(self.run_dir, self.config)
         return build_networks(self._cfg, self.config, self._facts, depth)
-
-    def _made(self, key: str) -> Any:
-        node: Any = self._cfg
-        for part in key.split("."):
-            node = node[part]
-        return hydra.utils.instantiate(node, _convert_="all")
 
     def _module(self, client_id: int | None, round_idx: int = 0) -> ClientModule:
         networks, build, seed = self._networks, build_client(self._cfg), self.config["seed"]

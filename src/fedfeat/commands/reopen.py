@@ -1,10 +1,8 @@
 """Runs opened again by commands that look at them; the runs stay as they are."""
 
 import argparse
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,7 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fedfeat.commands.assembly import build_experiment
-from fedfeat.config.explain import as_user_error, explain, of_system
 from fedfeat.config.rules import check
 from fedfeat.config.trust import check_stored
 from fedfeat.errors import CheckpointError
@@ -185,17 +182,3 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="package, module, class or function whose code a run directory may name; may be given several times",
     )
-
-
-@contextmanager
-def one_sentence(command: str) -> Iterator[None]:
-    """End the command with exit code 2 and one sentence on stderr where a refusal comes up."""
-    # Hydra otherwise prints its own error pages.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield
-    except Exception as error:
-        if as_user_error(error) is None and not of_system(error):
-            raise
-        print(f"{command}: {explain(error)}", file=sys.stderr)
-        sys.exit(2)

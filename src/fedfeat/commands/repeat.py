@@ -25,9 +25,9 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from fedfeat.commands.python import composed
-from fedfeat.commands.reopen import add_trust, one_sentence, runs_below
+from fedfeat.commands.reopen import add_trust, runs_below
 from fedfeat.commands.repeat_text import say
-from fedfeat.config.command_line import Parser, number
+from fedfeat.config.command_line import Parser, number, one_sentence
 from fedfeat.config.conditions import integer
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.trust import NOT_MADE, check_stored

@@ -10,7 +10,6 @@ deviation.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,26 +17,18 @@ from fedfeat.commands.report_figures import AXES, FORMATS, draw
 from fedfeat.commands.report_gathered import Gathered, default_axes, gather
 from fedfeat.commands.report_rows import csv_text
 from fedfeat.commands.report_text import latex, one_head, page, show
-from fedfeat.config.command_line import Parser
-from fedfeat.errors import ConfigError, UserError
+from fedfeat.config.command_line import Parser, one_sentence
+from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.figures import MAIN_METRIC
-from fedfeat.runs.finished import Run, find_runs
+from fedfeat.runs.finished import Run, finished_runs
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script ``fedfeat-report``."""
     args = _parser().read(arguments)
-    runs, skipped = find_runs(args.folders)
-    for line in skipped:
-        print(line, file=sys.stderr)
-    if not runs:
-        where = ", ".join(map(str, args.folders))
-        _exit(f"DIR must hold at least one finished run, but there is none in {where}.")
-    try:
-        report(runs, args)
-    except (UserError, OSError) as error:
-        _exit(str(error))
+    with one_sentence("fedfeat-report"):
+        report(finished_runs(args.folders), args)
 
 
 def report(runs: Sequence[Run], args: argparse.Namespace) -> None:
@@ -127,11 +118,6 @@ def _print(found: Gathered, paths: Sequence[Path]) -> None:
     for path in paths:
         more = f" ({', '.join(form for form in FORMATS if form != 'png')})" if path.suffix == ".png" else ""
         console.print(f"{path}{more}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _exit(sentence: str) -> None:
-    print(f"fedfeat-report: {sentence}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 if __name__ == "__main__":

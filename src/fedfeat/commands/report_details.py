@@ -17,7 +17,7 @@ import numpy as np
 
 from fedfeat.commands.report_figures import AXES
 from fedfeat.commands.report_gathered import Gathered
-from fedfeat.commands.report_rows import MAIN_METRICS, chosen
+from fedfeat.commands.report_rows import MAIN_METRICS, chosen, known_names
 from fedfeat.errors import CheckpointError
 from fedfeat.runs.data_facts import FILE
 from fedfeat.runs.finished import Run
@@ -32,7 +32,7 @@ MOST_ROWS = 100
 """Clients of a split or an alignment map."""
 MOST_DOTS = 6000
 """Clients of all distributions together."""
-NO_CLASS = 255
+_NO_CLASS_BYTE = 255
 """A neuron without a class, in a byte."""
 _MORE_CURVES = ("global/loss", "train/loss", "align/agreement", "align/distance")
 _OF_CLIENTS = {"personal": "personal_acc", "local_pre_agg": "local_acc", "final_all": "final_acc"}
@@ -61,7 +61,7 @@ def curves(found: Gathered) -> dict[str, Any]:
         ``metrics`` and ``axes`` (names), ``settings`` by label: ``axes`` (name to a number per round), ``values``
         (metric to ``mean`` and ``std``, None where there is none), ``thinned`` if rounds were left out.
     """
-    known = {name for runs in found.numbers.values() for one in runs for name in one}
+    known = known_names(found.numbers)
     picked = {metric.heading(known): chosen(metric, found.numbers) for metric in found.metrics}
     plain = [name for name in (*MAIN_METRICS, *_MORE_CURVES) if name in found.columns]
     picked |= {name: dict.fromkeys(found.settings, name) for name in plain if name not in picked}
@@ -200,9 +200,9 @@ def _alignment(run: Run, path: Path) -> dict[str, Any] | None:
     layers = []
     for layer, primaries in zip(found.layers, found.primaries, strict=True):
         table = np.stack([np.asarray(primaries[row]) for row in rows])
-        if table.max(initial=0) >= NO_CLASS:
+        if table.max(initial=0) >= _NO_CLASS_BYTE:
             return None
-        data = np.where(table < 0, NO_CLASS, table).astype(np.uint8).tobytes()
+        data = np.where(table < 0, _NO_CLASS_BYTE, table).astype(np.uint8).tobytes()
         shown = {"name": layer, "neurons": table.shape[1], "data": base64.b64encode(data).decode()}
         layers.append(shown | {"agreement": _number(found.metrics.get(f"align/agreement_{layer}"))})
     round_idx = number if (number := _by_number(path)) >= 0 else None

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfeat.commands.report_rows import Numbers, chosen
+from fedfeat.commands.report_rows import Numbers, chosen, known_names
 from fedfeat.config.objective import COSTS
 from fedfeat.errors import ConfigError
 from fedfeat.runs.figures import convergence, save_figure
-from fedfeat.runs.labels import Naming, Setting, is_number
+from fedfeat.runs.labels import Naming, Setting
 from fedfeat.runs.quantities import Metric
 from fedfeat.runs.sweep_figure import Point, Quantity, sweep_figure
-from fedfeat.runs.text import written
+from fedfeat.runs.text import is_number, written
 
 AXES = {"round": COSTS["rounds"]} | {name: COSTS[name] for name in ("bytes", "examples", "seconds")}
 FORMATS = ("png", "pdf", "svg")
@@ -32,7 +32,7 @@ def draw(
 
     Two metrics stand in one figure, on two axes; each of more in one of its own.
     """
-    known = {name for runs in numbers.values() for found in runs for name in found}
+    known = known_names(numbers)
     names = {}
     for group in [metrics] if len(metrics) <= 2 else [[metric] for metric in metrics]:
         stem = f"curves_{axis}" if axis in AXES else f"over_{axis}".replace("/", "_")

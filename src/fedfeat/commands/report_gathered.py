@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedfeat.commands.report_compared import Compared, compare
 from fedfeat.commands.report_figures import AXES
-from fedfeat.commands.report_rows import Numbers, aggregate, chosen, measure, of_own_best, table
+from fedfeat.commands.report_rows import Numbers, aggregate, chosen, known_names, measure, of_own_best, table
 from fedfeat.errors import ConfigError
 from fedfeat.runs.figures import MAIN_METRIC
 from fedfeat.runs.finished import Run
@@ -118,7 +118,7 @@ def default_axes(gathered: Gathered) -> list[str]:
 
 def _check_metrics(metrics: Sequence[Metric], numbers: Numbers, by_hand: bool) -> None:
     """Refuse what names nothing; say of an alternative that no run has it."""
-    known = {name for runs in numbers.values() for found in runs for name in found}
+    known = known_names(numbers)
     for metric in metrics:
         missing = [name for name in metric.quantities if name not in known]
         if len(missing) == len(metric.quantities):

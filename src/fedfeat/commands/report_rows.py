@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedfeat.runs.finished import Run
-from fedfeat.runs.labels import Naming, Setting, is_number
+from fedfeat.runs.labels import Naming, Setting
 from fedfeat.runs.quantities import Metric, is_computed, measured_numbers
-from fedfeat.runs.text import format_bytes, written
+from fedfeat.runs.text import format_bytes, is_number, written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +35,13 @@ def measure(
             for found in numbers[label]:
                 if metric.has_own_name and name in found:
                     found[metric.name] = found[name]
-    everything = {name for runs in numbers.values() for found in runs for name in found}
+    everything = known_names(numbers)
     return {label: _with_diverged(groups[label], runs, everything) for label, runs in numbers.items()}
+
+
+def known_names(numbers: Numbers) -> set[str]:
+    """Name everything of which any run has a number."""
+    return {name for runs in numbers.values() for found in runs for name in found}
 
 
 def _with_diverged(

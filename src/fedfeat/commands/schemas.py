@@ -11,9 +11,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedfeat.commands.reopen import one_sentence
 from fedfeat.commands.slow_imports import collector_off
-from fedfeat.config.command_line import Parser
+from fedfeat.config.command_line import Parser, one_sentence
 from fedfeat.config.schemas.files import associations, documents, is_ours
 from fedfeat.config.search_path import CONFIGS, folders
 from fedfeat.errors import ConfigError

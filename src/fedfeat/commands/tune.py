@@ -19,8 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfeat.commands.reopen import one_sentence
-from fedfeat.config.command_line import Parser, number
+from fedfeat.config.command_line import Parser, number, one_sentence
 from fedfeat.config.conditions import integer
 from fedfeat.config.search_path import quoted
 from fedfeat.config.spaces import BASE, SPACES, Space, dimension, space_name, split_words

@@ -10,12 +10,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedfeat.commands.reopen import one_sentence
-from fedfeat.config.command_line import FOLDERS, Parser
+from fedfeat.config.command_line import FOLDERS, Parser, one_sentence
 from fedfeat.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -93,15 +91,9 @@ def _table(args: argparse.Namespace) -> str:
     if not args.folders:
         return ""
     from fedfeat.commands.wandb_tables import published_table
-    from fedfeat.runs.finished import find_runs
+    from fedfeat.runs.finished import finished_runs
 
-    runs, skipped = find_runs(args.folders)
-    for line in skipped:
-        print(line, file=sys.stderr)
-    if not runs:
-        where = ", ".join(map(str, args.folders))
-        raise UserError(f"DIR must hold at least one finished run, but there is none in {where}.")
-    return published_table(runs, args.metric or METRICS)
+    return published_table(finished_runs(args.folders), args.metric or METRICS)
 
 
 def _line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedfeat.runs.run_words import COSTS
+from fedfeat.runs.run_words import COST_METRICS
 
 if TYPE_CHECKING:
     from wandb_workspaces.reports.v2.interface import PanelTypes
@@ -71,7 +71,7 @@ def alignment(shown: Shown) -> list[PanelTypes]:
 
 def costs(shown: Shown) -> list[PanelTypes]:
     """Draw what the runs have cost, as bars."""
-    return [_bars(name, shown) for name in COSTS]
+    return [_bars(name, shown) for name in COST_METRICS]
 
 
 def published(shown: Shown) -> list[PanelTypes]:
@@ -100,7 +100,7 @@ def pictures() -> list[PanelTypes]:
 def column_names(shown: Shown) -> list[str]:
     """Name the columns of a table of runs: the facts that are filtered by, then the numbers."""
     facts = ("method", "data", "partition", "model", "groups", "depth", "lr", "seed")
-    measured = [f"summary:{name}" for name in (*shown.metrics, *COSTS)]
+    measured = [f"summary:{name}" for name in (*shown.metrics, *COST_METRICS)]
     return [*(f"config:{name}.value" for name in facts), *measured, *_published_columns(shown)]
 
 

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 
 from fedfeat.runs.finished import Run
-from fedfeat.runs.labels import Setting, group_runs, is_number, label_settings, name_settings
+from fedfeat.runs.labels import Setting, group_runs, label_settings, name_settings
 from fedfeat.runs.quantities import measured_numbers
-from fedfeat.runs.text import markdown_table
+from fedfeat.runs.text import is_number, markdown_table
 
 
 def published_table(runs: Sequence[Run], metrics: Sequence[str]) -> str:

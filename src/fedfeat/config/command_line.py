@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import re
 import shutil
 import sys
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 from hydra._internal.utils import get_args_parser
 
 from fedfeat.config.conditions import Condition, interval
+from fedfeat.config.explain import as_user_error, explain, of_system
 from fedfeat.errors import ConfigError, did_you_mean
 
 FOLDERS = "run directories, or folders of them"
@@ -171,3 +173,17 @@ def unknown_word(word: str, usage: str) -> ConfigError:
     known = dict.fromkeys(re.findall(_OPTION, usage))
     end = did_you_mean(name, known) if kind == "option" else "."
     return ConfigError(f"{name} must be a known {kind}, but there is none of that name{end}")
+
+
+@contextmanager
+def one_sentence(command: str) -> Iterator[None]:
+    """End the command with exit code 2 and one sentence on stderr where a refusal comes up."""
+    # Hydra otherwise prints its own error pages.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    except Exception as error:
+        if as_user_error(error) is None and not of_system(error):
+            raise
+        print(f"{command}: {explain(error)}", file=sys.stderr)
+        sys.exit(2)

@@ -54,12 +54,12 @@ def check_stored(config: Mapping[str, Any], trust: Sequence[str] = ()) -> None:
             raise ConfigError.rule(key, rule, name)
 
 
-def targets(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def targets(node: Any) -> Iterator[tuple[str, Any]]:
     """Go through everything that Hydra would import for a configuration: key and dotted name, or what stands there."""
-    for key, value in _values(node, prefix):
+    for key, value in _values(node, ""):
         if key.rpartition(".")[2] == "_target_" and value != GET_CLASS:
             yield key, value
-    for key, section in _sections(node, prefix):
+    for key, section in _sections(node, ""):
         if section.get("_target_") == GET_CLASS:
             # Arguments by place, `_args_`, would come in the path's stead.
             rest = {name: value for name, value in section.items() if name != "_target_"}

@@ -18,7 +18,7 @@ from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
 from fedfeat.errors import ConfigError
 from fedfeat.executors.base import Course, Executor
-from fedfeat.executors.choice import Choice, by_rule, flops_of_step, stored, unstacked
+from fedfeat.executors.choice import Choice, by_rule, flops_of_step, stored
 from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.job import costs_of
 from fedfeat.executors.serial import SerialExecutor
@@ -85,7 +85,8 @@ class AutoExecutor(Executor):
             except ConfigError as refusal:
                 if known is not None:
                     raise
-                choice = unstacked(choice, refusal)
+                # So small that they have one thread anyway.
+                choice = choice._replace(stacked=False, why=str(refusal))
         self.choice = choice
         self._processes, self._why_one = _processes(self.worker, course, choice, self._among)
 

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from fedfeat.clients.worker import Worker
-from fedfeat.errors import CheckpointError, ConfigError
+from fedfeat.errors import CheckpointError
 from fedfeat.executors.base import Course
 from fedfeat.files import atomic_write_text
 
@@ -114,8 +114,3 @@ def by_rule(worker: Worker, course: Course, may_stack: bool) -> Choice:
 def flops_of_step(worker: Worker, course: Course) -> float:
     """Give the work of a step, of the largest network that clients have."""
     return max(module.flops_per_example for module in worker.kinds()) * course.batch_size
-
-
-def unstacked(choice: Choice, refusal: ConfigError) -> Choice:
-    """Give the choice for clients that cannot be stacked, which are so small that they have one thread anyway."""
-    return Choice(False, choice.num_threads, str(refusal))

@@ -119,6 +119,6 @@ class CsvLogger(RoundLogger):
             table.secure()
 
     def close(self, failed: bool = False) -> None:
-        """Close both files."""
+        """Close all files."""
         for table in (self._metrics, self._clients, *self._observed.values()):
             table.close()

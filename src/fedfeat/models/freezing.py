@@ -1,6 +1,6 @@
 """Parts of a network that do not train: neither their weights nor their statistics move, and nothing is dropped."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import nn
@@ -67,11 +67,15 @@ def statistics_at_rest(model: nn.Module) -> Iterator[None]:
 
 def moving_statistics(model: nn.Module) -> list[str]:
     """Name the running statistics of a model's batch norms that are not frozen, with their counters."""
-    norms = {part for part in _moving(model) if isinstance(part, _BATCH_NORM)}
+    return buffers_of(model, {part for part in _moving(model) if isinstance(part, _BATCH_NORM)})
+
+
+def buffers_of(model: nn.Module, parts: Collection[nn.Module]) -> list[str]:
+    """Name the buffers that parts of a model have themselves."""
     return [
         f"{path}.{name}"
         for path, part in model.named_modules()
-        if part in norms
+        if part in parts
         for name, _ in part.named_buffers(recurse=False)
     ]
 

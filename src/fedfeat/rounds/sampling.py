@@ -1,4 +1,4 @@
-"""Which clients take part in a round, and how much of their work they finish; pure functions of (seed, round)."""
+"""How many clients a round asks, and how much of their work they finish; pure functions of (seed, round)."""
 
 from fedfeat.data.partition.parts import share_of
 from fedfeat.errors import ConfigError

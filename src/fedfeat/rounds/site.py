@@ -23,6 +23,4 @@ def site_of(worker: Worker, spend: Callable[[float], None]) -> Site:
 def federation_of(worker: Worker, excluded: frozenset[int] = frozenset()) -> Federation:
     """Give what a server half may know before the first round; ``excluded`` clients take part in none."""
     counts, policies, seed = worker.data.class_counts, worker.module.policies, worker.settings.seed
-    return Federation(
-        len(counts), counts.sum(axis=1), counts, policies, worker.networks, seed, frozenset(excluded)
-    )
+    return Federation(len(counts), counts.sum(axis=1), counts, policies, worker.networks, seed, excluded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -75,6 +76,21 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
                 skipped.append(f"{place}: skipped, unreadable ({str(error).splitlines()[0]}).")
     kept, repeated = _without_repetitions(runs)
     return kept, skipped + repeated
+
+
+def finished_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read them as `find_runs`, with a line on stderr for each folder that is skipped.
+
+    Raises:
+        UserError: There is none.
+    """
+    runs, skipped = find_runs(folders)
+    for line in skipped:
+        print(line, file=sys.stderr)
+    if not runs:
+        where = ", ".join(map(str, folders))
+        raise UserError(f"DIR must hold at least one finished run, but there is none in {where}.")
+    return runs
 
 
 def _unfinished(place: Path, error: FileNotFoundError) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.runs.finished import Run, but_seeds, identity
-from fedfeat.runs.text import option_name, written
+from fedfeat.runs.text import is_number, option_name, written
 
 # The first words of a name; their options need no group beside them. The first one is always there, the next two
 # wherever they differ.
@@ -82,11 +82,6 @@ def sort_key(value: Any) -> tuple[int, float, str]:
     if value is None:
         return 0, 0.0, ""
     return (1, float(value), "") if is_number(value) else (2, 0.0, written(value))
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value of the configuration is a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Setting]:

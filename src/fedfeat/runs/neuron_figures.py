@@ -25,7 +25,6 @@ def preference_bars(
     shares: Mapping[str, Tensor],
     present: Mapping[str, Tensor],
     class_names: Sequence[str],
-    palette: str = "tab10",
 ) -> Figure:
     """Draw preference vectors of chosen neurons (Fed2 Fig. 2): a row per neuron, a column per model, a bar per class.
 
@@ -38,9 +37,8 @@ def preference_bars(
             neuron without any preference.
         present: Model to which of the neurons it has, bool (neurons,).
         class_names: Names of all classes.
-        palette: See `encoding_map`.
     """
-    colors = ClassColors(class_names, palette)
+    colors = ClassColors(class_names, "tab10")
     at = range(len(class_names))
     height = 0.5 + min(0.16 * len(class_names), 3.2)
     figure, panels = _grid(title, neurons, list(shares), 0.95, height, shared=True)

@@ -13,7 +13,7 @@ from fedfeat.config.objective import COSTS, judged_by
 from fedfeat.errors import ConfigError
 from fedfeat.runs.finished import Run
 from fedfeat.runs.metrics_table import last_value, not_finite_since
-from fedfeat.runs.text import flatten
+from fedfeat.runs.text import flatten, is_number
 
 _LAST = re.compile(r"last([1-9]\d*)/(.+)")
 _OWN_BEST = re.compile(rf"to_own_best/(0?\.\d+|1(?:\.0*)?)/({'|'.join(COSTS)})")
@@ -150,4 +150,4 @@ def _number(value: Any) -> float | None:
     """Read a number of a summary, in which ``nan`` may be a word."""
     if isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"):
         return float(value)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if is_number(value) else None

@@ -26,7 +26,7 @@ _SECTIONS = {
     "lr": "optimizer.lr",
     "seed": "seed",
 }
-COSTS = ("comm/total_bytes", "compute/examples", "compute/flops", "time/total_s")
+COST_METRICS = ("comm/total_bytes", "compute/examples", "compute/flops", "time/total_s")
 _OUTCOMES = (
     "global/acc",
     "personal/acc_mean",
@@ -100,7 +100,7 @@ def headline(metrics: Collection[str], target_metric: str | None = None) -> tupl
     """
     judged = [by(metrics, target_metric) for by in (judged_by, validated_by)]
     outcomes = dict.fromkeys(name for name in (*judged, *_OUTCOMES) if name and name in metrics)
-    costs = [name for name in COSTS if name in metrics]
+    costs = [name for name in COST_METRICS if name in metrics]
     return (*list(outcomes)[: 9 - len(costs)], *costs)
 
 

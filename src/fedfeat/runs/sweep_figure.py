@@ -17,9 +17,9 @@ from fedfeat.runs.figures import (
     same_scale,
     suffixes,
 )
-from fedfeat.runs.labels import is_number, sort_key
+from fedfeat.runs.labels import sort_key
 from fedfeat.runs.quantities import Metric
-from fedfeat.runs.text import written
+from fedfeat.runs.text import is_number, written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

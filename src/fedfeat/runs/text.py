@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 
 def flatten(tree: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
@@ -30,6 +32,11 @@ def written(value: Any) -> str:
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value of a configuration or a summary is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def option_name(target: str) -> str:
     """Name a class or function as the options of a group are named: ``x.NClasses`` is ``n_classes``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", target.rpartition(".")[2]).lower()
@@ -38,6 +45,13 @@ def option_name(target: str) -> str:
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table in Markdown, a line each."""
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
+
+
+def csv_table(rows: Iterable[Sequence[str]]) -> str:
+    """Write a table as a CSV file has it, the header first."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def broken_name(name: str, width: int) -> str:

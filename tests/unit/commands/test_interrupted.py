@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fedfeat.commands import campaign
-from fedfeat.commands.reopen import one_sentence
+from fedfeat.config.command_line import one_sentence
 from fedfeat.train import _one_sentence
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedfeat.commands.wandb_panels import AXES, COSTS, Shown
+from fedfeat.commands.wandb_panels import AXES, COST_METRICS, Shown
 from fedfeat.commands.wandb_views import report, sent, workspace
 
 # wandb-workspaces is written for an older pydantic.
@@ -38,7 +38,7 @@ EXPECTED = {
     "Accuracy over rounds, bytes and examples": [line(name, axis) for name in SHOWN.metrics for axis in AXES],
     "Clients": [line("global/client_acc_worst", "round"), line("personal/acc_worst", "round"), ("Weave", {})],
     "Alignment": [line("align/agreement", "round"), line("align/distance", "round"), media("encoding")],
-    "Cost": [bars(name) for name in COSTS],
+    "Cost": [bars(name) for name in COST_METRICS],
     "Published and measured": [
         ("Scatter Plot", {"xAxis": "config:published.value.global/acc", "yAxis": "summary:global/acc"}),
         bars("global/acc", "setting.value"),

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from fedfeat.config.schemas.comments import beside_keys
+from fedfeat.config.trust import GET_CLASS
 
 GLOBAL = "# @package _global_"
 _HERE = PurePosixPath()
-_CLASS = "hydra.utils.get_class"
 
 
 @dataclass(eq=False)
@@ -131,7 +131,7 @@ def _merge(place: Place, node: Any, said: Mapping[tuple[str, ...], str], way: tu
         child.comment = child.comment or said.get((*way, str(key)), "")
         _merge(child, value, said, (*way, str(key)))
         for item in value if isinstance(value, list) else ():
-            if isinstance(item, Mapping) and item.get("_target_") == _CLASS:
+            if isinstance(item, Mapping) and item.get("_target_") == GET_CLASS:
                 place.targets.add(item["path"])  # to which the others hand on their arguments
 
 
