@@ -135,6 +135,65 @@ def test_the_example_of_feddyns_code():
     assert published_numbers(config) == {}
 
 
+@pytest.mark.parametrize(
+    ("arm", "mu", "percent"),
+    [("fedavg", None, None), ("fedprox", 0.001, 68.52), ("moon", 5.0, None), ("moon_mu1", 1.0, 70.71)],
+)
+def test_moon_as_flower_reruns_it(arm, mu, percent):
+    assert axes(presets("moon")["c10"]) == {"arm": ["fedavg", "fedprox", "moon", "moon_mu1"]} | SEEDS
+    config = composed("experiment=moon/c10", f"arm={arm}")
+    check(config)
+    federation, optimizer, client = config["federation"], config["optimizer"], config["algorithm"]["client"]
+    work = ("num_clients", "fraction", "num_rounds", "local_epochs", "batch_size", "opt_state")
+    assert tuple(federation[one] for one in work) == (10, None, 100, 10, 64, "reset")
+    assert tuple(optimizer[one] for one in ("lr", "momentum", "weight_decay")) == (0.01, 0.9, 1e-5)
+    assert (config["model"]["widths"], config["model"]["hidden"]) == ([6, 16], [120, 84])
+    assert config["data"]["transform"] == {"_target_": "fedfeat.data.transforms.cifar_fedma"}
+    assert (config["partition"]["alpha"], config["partition"]["cap"]) == (0.5, True)
+    assert (client.get("mu"), config["name"]) == (mu, f"c10-{arm}")
+    if arm.startswith("moon"):
+        assert (client["tau"], client["projection"]) == (0.5, 256)
+    assert published_numbers(config) == ({"global/acc": pytest.approx(percent / 100)} if percent else {})
+
+
+FEDTGP_ARMS = ("lg_fedavg", "fd", "fedproto", "fedtgp")
+FEDTGP = {
+    "c10_pathological": (86.82, 87.24, 83.39, 90.02),
+    "c100_pathological": (57.01, 56.99, 53.59, 61.86),
+    "c10_dir01": (84.55, 86.01, 82.07, 88.15),
+    "c100_dir01": (40.65, 41.54, 36.34, 46.94),
+}
+
+
+@pytest.mark.parametrize("name", FEDTGP)
+def test_a_column_of_fedtgps_tables(name):
+    assert set(presets("fedtgp")) == set(FEDTGP)
+    assert axes(presets("fedtgp")[name]) == {"arm": ["local", *FEDTGP_ARMS]} | SEEDS
+    data, split = name.split("_")
+    for arm, percent in zip(("local", *FEDTGP_ARMS), (None, *FEDTGP[name]), strict=True):
+        config = composed(f"experiment=fedtgp/{name}", f"arm={arm}")
+        check(config)
+        federation = config["federation"]
+        work = ("num_clients", "fraction", "num_rounds", "local_epochs", "batch_size")
+        assert tuple(federation[one] for one in work) == (20, None, 1000, 1, 10)
+        assert (config["optimizer"]["lr"], config["optimizer"]["momentum"]) == (0.01, 0.0)
+        assert (len(config["pool"]["models"]), config["pool"]["cyclic"], config["pool"]["head_width"]) == (
+            8,
+            True,
+            512,
+        )
+        assert config["data"]["name"] == {"c10": "cifar10", "c100": "cifar100"}[data]
+        assert config["partition"]["test_share"] == 0.25
+        inner = config["partition"]["inner"]
+        if split == "dir01":
+            assert (inner["alpha"], inner["min_size"]) == (0.1, 40)
+        else:
+            assert inner["classes_per_client"] == {"c10": 2, "c100": 10}[data]
+        expected = {"last10/personal/acc_weighted": pytest.approx(percent / 100)} if percent else {}
+        assert published_numbers(config) == expected
+        assert config["name"] == f"{name}-{arm}"
+
+
 HETEROFL = {
     "mnist_iid": (200, 0.01, (0.5,), 99.23),
     "mnist_labels_2": (400, 0.01, (0.5,), 98.5),

@@ -182,7 +182,7 @@ def mean_kernel(models, rad, setting):
     return total / len(models)
 
 
-def reference_client(params, examples, rad, target, eta, setting, address, num_steps):
+def reference_client(params, examples, rad, target_of, eta, setting, address, num_steps):
     """Full-batch gradient steps; inputs of the term are drawn after the batch's dropout, as the fit does."""
     orders = torch.Generator().manual_seed(derive_seed(0, "batches", *address))
     with torch.random.fork_rng(devices=[]):
@@ -198,7 +198,7 @@ def reference_client(params, examples, rad, target, eta, setting, address, num_s
                     rows = torch.randperm(RAD)[: setting.rad_batch]
                 found = represented(params, rad[rows], setting, train=True)
                 own = kernel_matrix(found, setting.kernel, setting.sigma_factor)
-                loss = loss + eta * (1 - cka(own, target[rows][:, rows], setting.hsic))
+                loss = loss + eta * (1 - cka(own, target_of(rows), setting.hsic))
             slopes = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
             params = {
                 name: (tensor - LR * (0 if slope is None else slope)).detach()
@@ -215,13 +215,21 @@ def reference_round(newest, own, data, round_idx, cohort, setting, num_steps=STE
     asked = {"all": range(3), "participants": cohort, "last_participants": before}[setting.kbar_over]
     with torch.no_grad():
         models = [own[k] for k in asked] if setting.hetero else [newest]
-        target = mean_kernel(models, rad, setting) if models else None
+        target = mean_kernel(models, rad, setting) if setting.hetero and models else None
+        received = None if setting.hetero else represented(newest, rad, setting)
+
+    def target_of(rows):
+        """Kbar of some of the shared inputs; the client's own has the width of just these."""
+        if setting.hetero:
+            return target[rows][:, rows]
+        return kernel_matrix(received[rows], setting.kernel, setting.sigma_factor)
+
     eta = eta if models else 0.0
     for k in cohort:
         chosen, train = data.split.train.of(k), data.dataset.train
         examples = train.inputs[chosen].double(), train.labels[chosen]
         start = own[k] if setting.hetero else newest
-        own[k] = reference_client(start, examples, rad, target, eta, setting, (round_idx, k), num_steps)
+        own[k] = reference_client(start, examples, rad, target_of, eta, setting, (round_idx, k), num_steps)
     if setting.hetero:
         return None
     weights = [SIZES[k] if setting.weighting == "samples" else 1 for k in cohort]

@@ -1,5 +1,7 @@
 """FedAvg and FedProx against arithmetic that is written out in NumPy."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,7 @@ from torch import nn
 from fedfeat.algorithms.fedavg import FedAvgServer, FedAvgState
 from fedfeat.algorithms.fedprox import FedProxClient
 from fedfeat.client import ClientModule
+from fedfeat.models.network import Network
 from fedfeat.params import WeightedMean
 from fedfeat.types import Update, Weights
 
@@ -184,6 +187,23 @@ def test_the_gradients_differ_by_mu_times_the_distance_on_the_second_step(tmp_pa
         torch.testing.assert_close(
             second_prox[:half] - second_plain[:half], 0.4 * distance, rtol=0, atol=1e-6
         )
+
+
+@pytest.mark.parametrize(("personal", "expected"), [([], 0.2 * 6), (["last"], 0.0), (["last", "body"], 0.0)])
+def test_the_term_is_of_what_is_sent(personal, expected):
+    """A personal layer has moved since the turn began, by 1 in each of its 12 numbers."""
+    model = Network(
+        *([(name, nn.Sequential(nn.Linear(width, 3)))] for name, width in (("body", 5), ("last", 3))), (5,), 3
+    )
+    client = FedProxClient(mu=0.2, model=model, optimizer=partial(torch.optim.SGD, lr=0.1), personal=personal)
+    sent = {key: tensor.clone() for key, tensor in model.state_dict().items() if key in client.shared_keys}
+    client.receive(Weights(sent), None)
+    with torch.no_grad():
+        for parameter in model.last_layer.parameters():
+            parameter += 1
+    batch = torch.ones(2, 5), torch.tensor([0, 2])
+    term = client.loss(batch) - ClientModule.loss(client, batch)
+    torch.testing.assert_close(float(term.detach()), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_fedprox_without_its_term_is_fedavg_bit_for_bit(tmp_path):

@@ -175,8 +175,8 @@ def test_nothing_shared_outlives_a_turn(tmp_path):
     for k in range(3):
         module = federation.executor.worker.module_of(k)
         term = module.term
-        assert tree.num_bytes((module._sent, term._inputs, term._target)) == 0
-        assert term._fixed is None
+        assert tree.num_bytes((module._sent, term._inputs)) == 0
+        assert term._target_of is term._fixed is None
 
 
 PARTS = ["homogeneous", "homogeneous, rbf", "heterogeneous", "heterogeneous, some inputs"]

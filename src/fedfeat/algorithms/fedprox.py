@@ -33,7 +33,7 @@ class FedProxClient(ClientModule):
         super().__init__(**arguments)
         self.mu = mu
         self.received = FrozenCopy(self.model)
-        self._trained = trained_names(self.model)
+        self._trained = trained_names(self.model, self.shared_keys)
 
     def receive(self, payload: Any, memory: Any) -> None:
         """Become one client and keep w^t."""
@@ -41,8 +41,8 @@ class FedProxClient(ClientModule):
         self.received.fill(self.model)
 
     def loss(self, batch: Batch) -> Tensor:
-        """``F_k(w) + mu / 2 * ||w - w^t||^2`` over what is trained."""
-        if self.mu == 0.0:
+        """``F_k(w) + mu / 2 * ||w - w^t||^2`` over what is trained and sent."""
+        if self.mu == 0.0 or not self._trained:
             return super().loss(batch)
         own, received = dict(self.model.named_parameters()), self.received.named_tensors()
         squares = [(own[name] - received[name]).square().sum() for name in self._trained]

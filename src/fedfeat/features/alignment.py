@@ -73,7 +73,8 @@ class AlignmentTerm:
 
     def forget(self) -> None:
         """Drop inputs and target."""
-        self._inputs, self._target = torch.empty(0), Kernel(torch.empty(0), dense=False)
+        self._inputs = torch.empty(0)
+        self._target_of: Callable[[Tensor], Kernel] | None = None
         self._fixed: Target | None = None
 
     @torch.no_grad()
@@ -86,16 +87,19 @@ class AlignmentTerm:
             represent: Gives (B, d) of inputs (B, ...), here in eval mode.
         """
         self._inputs = inputs
+        draws = self._batch is not None and self._batch < len(inputs)
         if target is None:
             self.num_targets = len(inputs)
-            own = represented(
-                lambda part: self._in_parts(represent, part), inputs, self._batch or len(inputs)
-            )
-            target = kernel_of(own, self._kernel_name, self._sigma_factor)
-        self._target = target
-        draws = self._batch is not None and self._batch < len(inputs)
+            part = self._batch or len(inputs)
+            own = represented(lambda some: self._in_parts(represent, some), inputs, part)
+            # Of some inputs an rbf kernel has the width of just these, as the other side of the term has: so the term
+            # is 0 and has no gradient where the model has not moved.
+            self._target_of = lambda rows: self._kernel_of(own[rows])
+            target = None if draws else self._kernel_of(own)
+        else:
+            self._target_of = target.restrict
         # What depends on the target alone is computed once.
-        self._fixed = None if draws else Target(target, self._hsic)
+        self._fixed = None if draws or target is None else Target(target, self._hsic)
 
     def distance(self, represent: Callable[[Tensor], Tensor]) -> Tensor:
         """Compute the term, a scalar, for the random part of the shared inputs that this step takes."""
@@ -103,11 +107,15 @@ class AlignmentTerm:
             return 1.0 - self._fixed.cka(self._kernel(represent, self._inputs))
         rows = torch.randperm(len(self._inputs))[: self._batch].to(self._inputs.device)
         kernel = self._kernel(represent, self._inputs[rows])
-        return 1.0 - cka(kernel, self._target.restrict(rows), self._hsic)
+        assert self._target_of is not None  # `fix` comes first
+        return 1.0 - cka(kernel, self._target_of(rows), self._hsic)
 
     def _kernel(self, represent: Callable[[Tensor], Tensor], inputs: Tensor) -> Kernel:
         self.num_inputs += len(inputs)
-        return kernel_of(self._in_parts(represent, inputs), self._kernel_name, self._sigma_factor)
+        return self._kernel_of(self._in_parts(represent, inputs))
+
+    def _kernel_of(self, representation: Tensor) -> Kernel:
+        return kernel_of(representation, self._kernel_name, self._sigma_factor)
 
     def _in_parts(self, represent: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         whole = self._whole or inputs.device.type != "cpu"

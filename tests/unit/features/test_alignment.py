@@ -5,7 +5,7 @@ import torch
 from kernel_harness import doubly_centred, normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedfeat.features.alignment import centred_kernel_, represented
+from fedfeat.features.alignment import AlignmentTerm, centred_kernel_, represented
 from fedfeat.features.kernels import rbf_kernel
 from fedfeat.features.matrices import gaussian
 
@@ -64,3 +64,18 @@ def test_a_representation_is_held_once(width):
     addresses = {storage.data_ptr() for storage in large.kept}
     assert len(addresses) == 1
     assert (kernel.values.data_ptr() in addresses) == (width == 6)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+@pytest.mark.parametrize("batch", [None, 7])
+def test_the_term_has_its_minimum_at_the_model_that_gave_the_target(kernel, batch):
+    """Also where a step takes some inputs, whose median distance is not that of all."""
+    weight, inputs = normal(5, 3).double().requires_grad_(), normal(40, 5).double()
+    term = AlignmentTerm(kernel, 0.4, "biased", batch)
+    term.fix(inputs, None, lambda part: part @ weight)
+    for _ in range(3):
+        distance = term.distance(lambda part: part @ weight)
+        (gradient,) = torch.autograd.grad(distance, weight)
+        assert abs(float(distance.detach())) < 1e-12
+        assert float(gradient.abs().max()) < 1e-9
+    assert float(term.distance(lambda part: (part @ weight.detach()).square())) > 1e-3
