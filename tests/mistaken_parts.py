@@ -12,8 +12,9 @@ from torch import nn
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.client import ClientModule
 from fedfeat.data.examples import Dataset, Examples
-from fedfeat.data.partition.schemes import Scheme
+from fedfeat.data.partition.schemes import Iid, Scheme
 from fedfeat.models.network import Network
+from fedfeat.types import Weights
 
 
 def sequential(input_shape, num_classes):
@@ -104,3 +105,44 @@ class NoState(FedAvgServer):
 class MoreOfTheServer(FedAvgServer):
     def __init__(self, beta):
         pass
+
+
+class ArrayUpload(ClientModule):
+    """A statistic that is no tensor, whose bytes nobody would count."""
+
+    apart = None
+
+    def upload(self, turn, tensors):
+        return Weights({**tensors["model"], "spread": np.full(3, np.nan)}), None
+
+
+class SetMemory(ClientModule):
+    apart = None
+
+    def upload(self, turn, tensors):
+        return Weights(tensors["model"]), {"seen": {1, 2}}
+
+
+class NoLoss(ClientModule):
+    def loss(self, batch):
+        super().loss(batch)
+
+
+class LossOfEach(ClientModule):
+    def loss(self, batch):
+        return super().loss(batch).expand(4)
+
+
+class NothingSent(FedAvgServer):
+    def broadcast(self, state, client_id):
+        super().broadcast(state, client_id)
+
+
+class SpeechlessServer(FedAvgServer):
+    payload_type = property()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoParts(Scheme):
+    def assign(self, population, rng):
+        Iid().assign(population, rng)

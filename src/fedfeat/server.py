@@ -188,6 +188,19 @@ def noting(updates: Iterable[Update], cohort: list[tuple[int, int]]) -> Iterator
         yield update
 
 
+def broadcast(server: Server, state: Any, client_id: int) -> Any:
+    """Give what `Server.broadcast` gives.
+
+    Raises:
+        ConfigError: It is not the method's payload.
+    """
+    found = server.broadcast(state, client_id)
+    if not isinstance(found, server.payload_type):
+        rule = f"{type(server).__name__}.broadcast must give a {server.payload_type.__name__}"
+        raise ConfigError(f"{rule}, but it gives a {type(found).__name__}.")
+    return found
+
+
 def aggregated(server: Server, state: Any, updates: Iterable[Update]) -> Any:
     """Give the state after `Server.aggregate`.
 

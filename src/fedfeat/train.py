@@ -112,7 +112,7 @@ def _one_sentence(run_dir: Path | None = None) -> Iterator[None]:
             sys.exit(128 + signal.SIGPIPE)
         if shows_trace(sys.argv[1:]):
             raise
-        print(f"fedfeat: {_counted()}{explain(error)}", file=sys.stderr)
+        print(f"fedfeat: {_counted()}{explain(error, run_dir)}", file=sys.stderr)
         sys.exit(1 if as_user_error(error) is None else 2)
 
 

@@ -42,6 +42,18 @@ CLIENT, SERVER = ["algorithm.client._target_="], ["~algorithm.server.weighting",
         (CLIENT, "NoClient", r"algorithm\.client must make a fedfeat\.client\.ClientModule, but it makes a NoClient\."),
         (CLIENT, "Nowhere", r"algorithm\.client\._target_ must name something that can be imported, but it is "
          r"'mistaken_parts\.Nowhere'\."),
+        (CLIENT, "ArrayUpload", r"Client 0 failed .*: TypeError: ArrayUpload\.upload must give a payload of tensors, "
+         r"numbers and texts, but a tree cannot hold a ndarray \(at /params/spread\)\."),
+        (CLIENT, "SetMemory", r"Client 0 failed .*: TypeError: SetMemory\.upload must give a memory of .*, but a tree "
+         r"cannot hold a set \(at /seen\)\."),
+        (CLIENT, "NoLoss", r"Client 0 failed .*: TypeError: NoLoss\.loss must give a scalar tensor, but it gives "
+         r"NoneType\."),
+        (CLIENT, "LossOfEach", r"Client 0 failed .*: TypeError: LossOfEach\.loss must give a scalar tensor, but it "
+         r"gives torch\.Size\(\[4\]\)\."),
+        (SERVER, "NothingSent", r"NothingSent\.broadcast must give a Weights, but it gives a NoneType\."),
+        (SERVER, "SpeechlessServer", r"SpeechlessServer\.payload_type must be the record that it exchanges, but there "
+         r"is none\."),
+        (["partition._target_="], "NoParts", r"NoParts\.assign must give a pair, .*, but it gives NoneType\."),
         (SERVER, "NoState", r"NoState\.aggregate must give the new state, but it gives None\."),
         (SERVER, "MoreOfTheServer", r"algorithm\.server must be what .*missing 1 required .*'beta'\."),
     ],

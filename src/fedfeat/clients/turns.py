@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fedfeat import tree
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.clients.tasks import Task
@@ -120,6 +121,12 @@ def uploaded(module: ClientModule, turn: Turn, tensors: Tensors) -> tuple[Any, A
             f"{type(module).__name__}.upload must give ({kind.__name__}, memory), but it gives {got}"
         )
     payload, memory = found
+    for what, given in (("a payload", payload), ("a memory", memory)):
+        try:
+            tree.flatten(given)
+        except TypeError as error:
+            rule = f"{type(module).__name__}.upload must give {what} of tensors, numbers and texts"
+            raise TypeError(f"{rule}, but {str(error)[:1].lower()}{str(error)[1:].rstrip('.')}") from error
     return payload, memory
 
 

@@ -88,6 +88,11 @@ def _share_alike(worker: Worker) -> bool:
 
 
 def _check_halves(module: ClientModule, server: Server) -> None:
+    for half in (module, server):
+        if not hasattr(half, "payload_type"):
+            raise UserError(
+                f"{type(half).__name__}.payload_type must be the record that it exchanges, but there is none."
+            )
     if module.payload_type is not server.payload_type:
         raise UserError(
             f"algorithm/client and algorithm/server must exchange the same payload, but {type(module).__name__} speaks "

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from fedfeat.commands.assembly import build_experiment
 from fedfeat.commands.running import checked, perform
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, with_trace
-from fedfeat.config.explain import as_user_error
-from fedfeat.errors import ConfigError
+from fedfeat.config.explain import as_user_error, explain, of_system
+from fedfeat.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -90,6 +90,8 @@ def _refusals() -> Iterator[None]:
         raise
     except Exception as error:
         known = as_user_error(error)
+        if known is None and of_system(error):
+            raise UserError(explain(error)) from error
         if known is None:
             raise
         raise known from None

@@ -12,6 +12,7 @@ version of torch sums in another order, numbers part, from round to round by eve
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import subprocess
@@ -62,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for folder, words in asked.items():
         place = args.out / _name(folder)
         code = _make(place, words, args.rounds, stops)
-        if rows := rows_so_far(place / METRICS):
+        last = math.inf if args.rounds is None else args.rounds
+        # By the time that it ends it may have evaluated more of them.
+        if rows := [row for row in rows_so_far(place / METRICS) if int(row["round"]) <= last]:
             say(folder, place, rows)
         if stops:
             raise SystemExit(code or 128 + stops[0])
@@ -160,6 +163,7 @@ def _make(place: Path, words: Sequence[str], rounds: int | None, stops: list[int
             run.wait(_LOOK_S)
         if rounds is not None and not is_far and _last_round(place) >= rounds:
             is_far = True
+            print(f"Round {rounds} is evaluated, so the run is ended, as --rounds asks.", flush=True)
             run.send_signal(signal.SIGTERM)
     code = run.returncode if run.returncode >= 0 else 128 - run.returncode
     return 0 if is_far and code == 128 + signal.SIGTERM else code

@@ -176,7 +176,9 @@ def _of_never(table: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[st
 
 
 def _of_pairs(found: Sequence[Pair], table: Mapping[str, Mapping[str, object]], against: str) -> list[str]:
-    paired = "Differences are paired by seed, of which split and first weights are common;"
+    paired = (
+        "Differences are paired by seed, of which the split is common, and the first weights of one network;"
+    )
     few = [pair for pair in found if pair.interval.num_seeds < MIN_SEEDS]
     if len(few) == len(found):
         notes = [f"{paired} an interval takes {MIN_SEEDS} common seeds, and no pair has as many."]

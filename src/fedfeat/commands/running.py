@@ -158,7 +158,7 @@ def _noted(run_dir: Path, primary: bool) -> Iterator[None]:
     except Exception as error:
         if primary and (run_dir / "config.yaml").exists():
             with suppress(OSError):  # the disk is full
-                atomic_write_text(path, f"{explain(error)}\n")
+                atomic_write_text(path, f"{explain(error, run_dir)}\n")
         raise
 
 

@@ -37,7 +37,10 @@ TARGET = "federation.target_metric"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the console script ``fedfeat-tune``; ends with 1 where no trial has succeeded."""
+    """Run the console script ``fedfeat-tune``.
+
+    It ends with 1 where no trial has succeeded, and with 130 where it was interrupted.
+    """
     args = _parser().read(arguments)
     with one_sentence("fedfeat-tune"):
         _check_extra()
@@ -46,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if args.dry_run:
             rehearse(folder, asked, notes, args)
             return
-        succeeded = search(folder, asked, args)
-    sys.exit(0 if succeeded else 1)
+        sys.exit(search(folder, asked, args))
 
 
 def read(args: argparse.Namespace) -> tuple[Asked, str, list[str]]:
@@ -163,8 +165,8 @@ def rehearse(folder: Path, asked: Asked, notes: Sequence[str], args: argparse.Na
         )
 
 
-def search(folder: Path, asked: Asked, args: argparse.Namespace) -> bool:
-    """Make the trials that are left, and write what they have come to; whether there is a best one."""
+def search(folder: Path, asked: Asked, args: argparse.Namespace) -> int:
+    """Make the trials that are left, and write what they have come to; give the command's exit code."""
     from rich.console import Console
     from rich.live import Live
 
@@ -179,6 +181,7 @@ def search(folder: Path, asked: Asked, args: argparse.Namespace) -> bool:
         found = Search(folder, asked, opened(folder, asked), args.trials, args.launcher)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         shown: set[int] | None = None
+        interrupted = False
         with closing(work(found, args.jobs, args.every, found.look)) as course, Live(console=console) as live:
             try:
                 for running in course:
@@ -188,8 +191,10 @@ def search(folder: Path, asked: Asked, args: argparse.Namespace) -> bool:
                         shown = {*running}
                         console.print(overview(found, [*running], args.jobs))
             except KeyboardInterrupt:
+                interrupted = True
                 console.print("Stopping: the runs under way save their round; the same command goes on.")
-        return conclude(found, console)
+        has_best = conclude(found, console)
+    return 130 if interrupted else int(not has_best)
 
 
 def _check_extra() -> None:

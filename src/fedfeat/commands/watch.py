@@ -87,7 +87,8 @@ def draw(runs: Sequence[Watched], height: int | None = None) -> Group:
         cells = [_number(run.accuracy), _number(run.validation)]
         table.add_row(_Name(run.name), bar, f"{done}/{total}" if total else "", *cells, left)
         if run.said:
-            table.add_row(Text(f"  {run.said}", style="dim"))
+            # What is cut off may be the place of an error.
+            table.add_row(Text(f"  {run.said}", style="dim", overflow="fold"))
     more = [f"... and {len(runs) - len(fitting)} more"] if len(fitting) < len(runs) else []
     return Group(Text(heading), table, *map(Text, more))
 

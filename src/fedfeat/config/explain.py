@@ -13,13 +13,18 @@ _NO_RESULT = re.compile(r"Job (\S+) \(task: \d+\) with path (.+)_result\.pkl\nha
 _FAILED = re.compile(r"Job \(task=\d+\) failed .*?\n-+\n(.*)\n-+\n.*at paths:\n  - (.+?)\n", re.DOTALL)
 
 
-def explain(error: BaseException) -> str:
-    """Give one line for the error that ended a run, naming key, rule and value wherever they are known."""
+def explain(error: BaseException, run_dir: Path | None = None) -> str:
+    """Give one line for the error that ended a run, naming key, rule and value wherever they are known.
+
+    Args:
+        error: The error.
+        run_dir: Where the run is, which the system does not say of what it cannot write.
+    """
     known = as_user_error(error)
     if known is not None:
         return one_line(str(known))
     if of_system(error):
-        place = error.filename or "The run directory"
+        place = error.filename or run_dir or "The run directory"
         return f"{place} must be usable for this run, but the system says: {error.strerror}."
     if type(error).__module__.partition(".")[0] == "submitit" and (lost := _of_job(str(error))):
         return lost

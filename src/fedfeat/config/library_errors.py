@@ -28,6 +28,7 @@ _LACKS = re.compile(
     r"'fedfeat\.\S+\.(\w+)'.*missing \d+ required .*?arguments?: '(\w+)'.*full_key: (\S+)", re.DOTALL
 )
 _DELETED = re.compile(r"Could not delete from config\. '(\S+)' does not exist")
+_NO_PLACE = re.compile(r"Could not override '(\S+)'\.\s+Did you mean to override (?:one of )?(.+)\?")
 _SEVERAL = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*?)'\n")
 _TWICE = re.compile(r"Multiple values for ([^\s.]+)|(\S+) appears more than once")
 
@@ -66,6 +67,11 @@ def _of_composition(text: str) -> ConfigError | None:
         )
     if deleted := _DELETED.match(text):
         return ConfigError(f"{deleted[1]} must have a value to be deleted, but it has none.")
+    if (nowhere := _NO_PLACE.match(text)) and "@" in nowhere[1]:
+        key, places = nowhere.groups()
+        return ConfigError(
+            f"{key} must name a place that the configuration has ({places}), but it has no such place."
+        )
     if several := _SEVERAL.match(text):
         key, values = several.groups()
         return ConfigError(

@@ -73,7 +73,9 @@ def mean_interval(values: Sequence[float], least_variance: float = 0.0) -> Inter
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Interval | None:
-    """Give the interval of ``one - other``, seed by seed: of a seed, split and first weights are common to both.
+    """Give the interval of ``one - other``, seed by seed.
+
+    Of a seed, the split is common to both, and the first weights where their network is one.
 
     Of `Needed` numbers, who never came there is ahead of nobody, and each is uniform in its own step: a difference has
     a variance of at least the sum of both steps' squares over 12.

@@ -26,7 +26,7 @@ from fedfeat.rounds.sampling import sample_stragglers
 from fedfeat.rounds.tally import COUNTERS, Meter, Tally
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.records import RoundRecord
-from fedfeat.server import Server, aggregated
+from fedfeat.server import Server, aggregated, broadcast
 from fedfeat.tree import ByteCounter, num_bytes
 from fedfeat.types import Answer, Update
 
@@ -176,7 +176,7 @@ class _Loop:
         return Turns(list(costs), make, list(costs.values()))
 
     def _sent(self, state: Any, client_id: int, tally: Tally, bytes_of: ByteCounter) -> Any:
-        payload = self.server.broadcast(state, client_id)
+        payload = broadcast(self.server, state, client_id)
         tally.sent(bytes_of(payload))
         return payload
 
@@ -240,7 +240,7 @@ class _Loop:
         num_steps = {k: plan.final_steps(self.data.num_examples(k)) for k in self.able}
 
         def make(client_id: int) -> Task:
-            payload, kept = self.server.broadcast(state, client_id), self.store.get(client_id)
+            payload, kept = broadcast(self.server, state, client_id), self.store.get(client_id)
             steps = num_steps[client_id]
             return plan.task(plan.num_rounds, client_id, steps, payload, kept, evaluate=True, final=True)
 

@@ -48,8 +48,8 @@ def test_too_few_seeds_are_refused_in_a_sentence(tmp_path):
     found = compared(tmp_path)
     assert found.pair_lines()["95% interval"].tolist() == ["-"]
     assert found.notes == [
-        "Differences are paired by seed, of which split and first weights are common; an interval takes 3 "
-        "common seeds, and no pair has as many."
+        "Differences are paired by seed, of which the split is common, and the first weights of one network; an "
+        "interval takes 3 common seeds, and no pair has as many."
     ]
 
 

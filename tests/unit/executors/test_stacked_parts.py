@@ -1,11 +1,13 @@
 """Batch norm, kept optimizers and clipping of stacked clients, each against PyTorch's own, client by client."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from harness import parties
 from torch import nn
-from torch.func import vmap
+from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from fedfeat.client import ClientModule
@@ -14,7 +16,7 @@ from fedfeat.clients.tasks import Task
 from fedfeat.errors import DIVERGED, CheckpointError, ClientError
 from fedfeat.executors.stacked import vectorized
 from fedfeat.executors.stacked.clipping import Clip
-from fedfeat.executors.stacked.norms import batch_norms, normalised
+from fedfeat.executors.stacked.norms import at_rest, batch_norms, normalised, resting_norms
 from fedfeat.executors.stacked.stacking import ELEMENTWISE, narrow
 from fedfeat.executors.stacked.states import StateRows, clock, load_states
 from fedfeat.executors.stacked.turns import chains
@@ -66,8 +68,30 @@ def test_gradients_through_batch_norm_are_those_of_the_examples():
 
 
 def test_frozen_batch_norms_stay_as_they_are():
-    net = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2).eval(), nn.Linear(2, 2))
+    without = nn.BatchNorm1d(2, track_running_stats=False).eval()
+    net = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2).eval(), nn.Linear(2, 2), without)
     assert list(batch_norms(net)) == ["0"]
+    assert resting_norms(net) == [net[1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_at_rest_of_a_stack_is_that_of_each(dtype, affine):
+    torch.manual_seed(0)
+    layer = nn.BatchNorm2d(4, affine=affine).eval()
+    stacked = {name: torch.rand(3, 4) + 0.5 for name, one in layer.state_dict().items() if one.dim()}
+    inputs = torch.randn(3, 5, 4, 2, 3).to(dtype)
+    layer.forward = partial(at_rest, layer)
+    found = vmap(lambda tensors, x: functional_call(layer, tensors, (x,)))(stacked, inputs)
+    del layer.forward
+    assert found.dtype == dtype
+    for k in range(3):
+        expected = functional_call(
+            layer, {name: one[k] for name, one in stacked.items()}, (inputs[k].float(),)
+        )
+        torch.testing.assert_close(
+            found[k], expected.to(dtype), rtol=8e-3 if dtype.itemsize == 2 else 1e-6, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE)

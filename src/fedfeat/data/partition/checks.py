@@ -9,25 +9,31 @@ from fedfeat.data.partition.parts import (
     IndexTestParts,
     Parts,
     Population,
+    TestParts,
     has_overlaps,
     owners_of,
 )
 from fedfeat.errors import DataError
 
 
-def check_parts(name: str, parts: Any, test: Any, population: Population, merged: bool) -> None:
-    """Refuse what no split can be made of.
+def checked_parts(
+    name: str, given: Any, population: Population, merged: bool
+) -> tuple[Parts, TestParts | None]:
+    """Give the parts of the training set and of the test set, and refuse what no split can be made of.
 
     Args:
         name: The scheme's.
-        parts: The training examples of every client, as the scheme has given them.
-        test: The test examples, or None where classes decide.
+        given: What the scheme has given.
         population: What it was to hand out.
         merged: Whether indices count through the training set and on through the test set.
 
     Raises:
         DataError: They are no parts, or not of these clients and examples.
     """
+    if isinstance(given, Parts) or not isinstance(given, tuple | list) or len(given) != 2:
+        rule = "give a pair, Parts of the training set and those of the test set or None"
+        raise DataError(f"{name}.assign must {rule}, but it gives {type(given).__qualname__}.")
+    parts, test = given
     train, tests = len(population.train_labels), len(population.test_labels)
     if merged:
         train = tests = train + tests
@@ -39,6 +45,7 @@ def check_parts(name: str, parts: Any, test: Any, population: Population, merged
         raise DataError(
             f"{name}.assign must give None or IndexTestParts for the test set, but it gives a {kind}."
         )
+    return parts, test
 
 
 def _check(what: str, parts: Any, num_clients: int, num_examples: int) -> None:

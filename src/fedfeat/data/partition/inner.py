@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedfeat.data.partition.checks import check_parts
+from fedfeat.data.partition.checks import checked_parts
 from fedfeat.data.partition.parts import Parts, Population, TestParts
 from fedfeat.data.partition.schemes import Scheme
 from fedfeat.errors import ConfigError, UserError
@@ -28,8 +28,6 @@ def assign_inner(
         UserError: As `Scheme.assign`.
     """
     try:
-        parts, test = inner.assign(population, rng)
-        check_parts(type(inner).__name__, parts, test, population, inner.merged)
-        return parts, test
+        return checked_parts(type(inner).__name__, inner.assign(population, rng), population, inner.merged)
     except UserError as error:
         raise type(error)(str(error).replace("partition.", "partition.inner.")) from error

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedfeat.config.conditions import Count, Positive, Share
 from fedfeat.data.partition import index_sets
-from fedfeat.data.partition.checks import check_owners, check_parts
+from fedfeat.data.partition.checks import check_owners, checked_parts
 from fedfeat.data.partition.parts import (
     ClassTestParts,
     ClientSplit,
@@ -77,8 +77,8 @@ class Scheme(ABC):
             train_columns or {},
             test_columns or {},
         )
-        parts, test = self.assign(population, numpy_generator(seed, "partition"))
-        check_parts(type(self).__name__, parts, test, population, self.merged)
+        given = self.assign(population, numpy_generator(seed, "partition"))
+        parts, test = checked_parts(type(self).__name__, given, population, self.merged)
         if not self.may_overlap:
             check_owners(parts)
         if test is None:

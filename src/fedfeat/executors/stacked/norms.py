@@ -49,6 +49,31 @@ def normalised(layer: BatchNorm, x: Tensor, real: Tensor, running: Params) -> tu
     return out.to(x.dtype), _moved(running, layer.momentum, mean, unbiased, real.any()) if running else {}
 
 
+def resting_norms(module: nn.Module) -> list[BatchNorm]:
+    """List the batch norms that normalise by their running statistics: frozen ones, and those of frozen copies."""
+    exact = (
+        one for one in module.modules() if isinstance(one, BatchNorm) and type(one) in BatchNorm.__args__
+    )
+    return [layer for layer in exact if not layer.training and layer.track_running_stats]
+
+
+def at_rest(layer: BatchNorm, x: Tensor) -> Tensor:
+    """Normalise (B, C, ...) as ``layer`` in eval mode does.
+
+    PyTorch's own, stacked, takes no bfloat16 beside statistics in float32.
+    """
+    mean, variance = layer.running_mean, layer.running_var
+    assert mean is not None
+    assert variance is not None
+    if x.dtype == mean.dtype:
+        return type(layer).forward(layer, x)
+    along = (1, -1, *[1] * (x.dim() - 2))
+    out = (x.to(mean.dtype) - mean.view(along)) * (variance + layer.eps).rsqrt().view(along)
+    if layer.affine:
+        out = out * layer.weight.view(along) + layer.bias.view(along)
+    return out.to(x.dtype)
+
+
 def _moved(running: Params, momentum: float | None, mean: Tensor, variance: Tensor, moves: Tensor) -> Params:
     """Give the running statistics after one more batch."""
     tracked = running["num_batches_tracked"] + moves

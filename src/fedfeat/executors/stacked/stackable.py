@@ -34,7 +34,8 @@ _PURE = (
 )
 
 # Largest gap between gradients of a stacked and a single step, relative to the largest gradient: sums in another order.
-_TOLERANCE = {"64-true": 1e-10, "32-true": 1e-3, "bf16-mixed": 5e-2}
+# Mixed ones are compared in full precision: behind a norm, bfloat16 alone moves a gradient of few examples by a tenth.
+_TOLERANCE = {"64-true": 1e-10, "32-true": 1e-3, "bf16-mixed": 1e-3}
 _SAME = 100
 """Units of rounding by which sums of the same numbers may differ, for a GPU adds some of them in any order."""
 _EXAMPLES = 8
@@ -148,19 +149,19 @@ def _other_step(worker: Worker, objective: Objective) -> str | None:
     inputs, labels = (part[:_EXAMPLES] for part in _examples(worker, module))
     own: Params = {name: p for name, p in trainable(module).items() if name not in objective.unused}
     before = snapshot(module)
-    with worker.trainer.autocast(worker.data.device):
-        torch.manual_seed(0)
-        alone = torch.autograd.grad(module.loss((inputs, labels)), list(own.values()))
-        copy_into(module, before)
-        together = _padded_step(objective, own, inputs, labels, torch.zeros_like(inputs))
+    torch.manual_seed(0)
+    alone = torch.autograd.grad(module.loss((inputs, labels)), list(own.values()))
+    copy_into(module, before)
     # In full precision, in which a term of small weight is seen.
     found = [_padded_step(objective, own, inputs, labels, x) for x in (torch.zeros_like(inputs), inputs)]
+    with worker.trainer.autocast(worker.data.device):
+        _padded_step(objective, own, inputs, labels, inputs)  # that it can be computed
     if not (gap := _gap(*found)) <= _SAME * torch.finfo(found[0][0].dtype).eps:
         return (
             f"{type(module).__name__}.loss depends on the rows of a batch that are padding, with labels of {PADDED} "
             f"(gradients change by {gap:.2g} of the largest; ClientModule.loss)"
         )
-    if not (gap := _gap(together, alone)) <= _TOLERANCE[str(worker.lightning.precision)]:
+    if not (gap := _gap(found[0], alone)) <= _TOLERANCE[str(worker.lightning.precision)]:
         return (
             "in a step of two clients together gradients are others than in a step of one "
             f"(by {gap:.2g} of the largest)"

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from fedfeat.data.batches import PADDED
 from fedfeat.executors.stacked.dropout import DropoutCall
-from fedfeat.executors.stacked.norms import BatchNorm, batch_norms, normalised
+from fedfeat.executors.stacked.norms import BatchNorm, at_rest, batch_norms, normalised, resting_norms
 from fedfeat.models.twin import Twin
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Objective(nn.Module):
         }
         self._forms |= {call.layer: self._masked for call in calls}
         self._forms |= {layer: partial(self._normalised, path, layer) for path, layer in norms.items()}
+        self._forms |= {layer: partial(at_rest, layer) for layer in resting_norms(client)}
         self._forms |= {twin: twin.run for twin in client.modules() if isinstance(twin, Twin)}
 
     def forward(self, inputs: Tensor, labels: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Params]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedfeat.data.partition.checks import check_parts
+from fedfeat.data.partition.checks import checked_parts
 from fedfeat.data.partition.parts import ClassTestParts, IndexTestParts, Parts, Population
 from fedfeat.errors import DataError
 
@@ -18,12 +18,12 @@ def parts(indices, offsets):
 def test_parts_of_all_kinds_pass():
     tests = IndexTestParts(parts([3, 0], [0, 0, 2]))
     for test in (None, tests, ClassTestParts(np.ones((2, 2), dtype=bool), POPULATION.test_labels)):
-        check_parts("Mine", GOOD, test, POPULATION, merged=False)
+        checked_parts("Mine", (GOOD, test), POPULATION, merged=False)
     # Merged ones count on through the test set.
-    check_parts(
-        "Mine", parts([9, 0], [0, 1, 2]), IndexTestParts(parts([8], [0, 0, 1])), POPULATION, merged=True
-    )
-    check_parts("Mine", GOOD._replace(indices=GOOD.indices.astype(np.int32)), None, POPULATION, merged=False)
+    merged = parts([9, 0], [0, 1, 2]), IndexTestParts(parts([8], [0, 0, 1]))
+    assert checked_parts("Mine", merged, POPULATION, merged=True) == merged
+    narrow = GOOD._replace(indices=GOOD.indices.astype(np.int32))
+    checked_parts("Mine", [narrow, None], POPULATION, merged=False)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_parts_of_all_kinds_pass():
 )  # fmt: skip
 def test_what_is_no_split_is_refused(given, sentence):
     with pytest.raises(DataError) as caught:
-        check_parts("Mine", given, None, POPULATION, merged=False)
+        checked_parts("Mine", (given, None), POPULATION, merged=False)
     assert str(caught.value) == f"Mine.assign must give {sentence}"
 
 
@@ -61,5 +61,14 @@ def test_what_is_no_split_is_refused(given, sentence):
 )
 def test_so_are_test_parts(test, sentence):
     with pytest.raises(DataError) as caught:
-        check_parts("Mine", GOOD, test, POPULATION, merged=False)
+        checked_parts("Mine", (GOOD, test), POPULATION, merged=False)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("given", [None, GOOD, (GOOD,), (GOOD, None, None)])
+def test_what_is_no_pair_is_refused(given):
+    """Nothing at all, or the training set alone, whose parts are a pair of arrays."""
+    with pytest.raises(DataError) as caught:
+        checked_parts("Mine", given, POPULATION, merged=False)
+    rule = "give a pair, Parts of the training set and those of the test set or None"
+    assert str(caught.value) == f"Mine.assign must {rule}, but it gives {type(given).__name__}."
