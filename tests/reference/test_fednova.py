@@ -289,6 +289,10 @@ def test_steps_that_are_no_sums_of_gradients_are_refused(tmp_path):
     assert refused(tmp_path, "optimizer=adam").startswith(
         "optimizer must be SGD, alike for all parameters, for algorithm"
     )
+    assert refused(tmp_path, "+optimizer.maximize=true") == (
+        "optimizer.maximize must be false for algorithm=fednova, which takes what was moved for a sum of gradients, "
+        "but it is True."
+    )
     assert refused(tmp_path, "federation.opt_state=keep").startswith(
         "federation.opt_state must be reset for algorithm="
     )

@@ -75,6 +75,11 @@ def check_solver(client: ClientModule, setting: Setting) -> None:
     if len(groups) != 1:
         rule = f"be SGD, alike for all parameters, for algorithm={setting.algorithm}: no other's steps are known sums"
         raise ConfigError.rule("optimizer", f"{rule} of gradients", type(optimizer).__name__)
+    if any(group["maximize"] for group in optimizer.param_groups):
+        rule = (
+            f"be false for algorithm={setting.algorithm}, which takes what was moved for a sum of gradients"
+        )
+        raise ConfigError.rule("optimizer.maximize", rule, True)
     if setting.keeps_optimizer and solver_of(client).momentum:
         rule = f"be reset for algorithm={setting.algorithm}, as momentum of earlier rounds is no gradient of this one"
         raise ConfigError.rule("federation.opt_state", rule, "keep")
