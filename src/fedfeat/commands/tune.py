@@ -181,7 +181,6 @@ def search(folder: Path, asked: Asked, args: argparse.Namespace) -> int:
         found = Search(folder, asked, opened(folder, asked), args.trials, args.launcher)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         shown: set[int] | None = None
-        interrupted = False
         with closing(work(found, args.jobs, args.every, found.look)) as course, Live(console=console) as live:
             try:
                 for running in course:
@@ -191,10 +190,10 @@ def search(folder: Path, asked: Asked, args: argparse.Namespace) -> int:
                         shown = {*running}
                         console.print(overview(found, [*running], args.jobs))
             except KeyboardInterrupt:
-                interrupted = True
                 console.print("Stopping: the runs under way save their round; the same command goes on.")
-        has_best = conclude(found, console)
-    return 130 if interrupted else int(not has_best)
+                conclude(found, console)
+                return 130
+        return int(not conclude(found, console))
 
 
 def _check_extra() -> None:
