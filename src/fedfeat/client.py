@@ -183,15 +183,16 @@ class ClientModule(CountedModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Lightning hook: the local objective, its mean kept for ``train/loss``."""
-        loss, count, rule = self.loss(batch), len(batch[1]), f"{type(self).__name__}.loss must"
+        name = type(self).__name__
+        loss, count = self.loss(batch), len(batch[1])
         if not isinstance(loss, Tensor) or loss.dim():
             got = getattr(loss, "shape", type(loss).__name__)
-            raise TypeError(f"{rule} give a scalar tensor, but it gives {got}")
+            raise TypeError(f"{name}.loss must give a scalar tensor, but it gives {got}")
         self.count(loss, count)
         if (together := self.trainer.accumulate_grad_batches) > 1:
             loss = loss * (together / self.batches_of_step(batch_idx))
         if not loss.requires_grad:  # The backward pass would not say whose it is.
-            raise ValueError(f"{rule} depend on weights that are trained, but is detached")
+            raise ValueError(f"{name}.loss must depend on weights that are trained, but is detached")
         return loss
 
     def batches_of_step(self, batch_idx: int) -> int:

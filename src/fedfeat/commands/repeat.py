@@ -60,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stops, failed = list[int](), [2] * len(refused)
     # Of a terminal, Ctrl-C reaches the run itself; here it must only not end the comparison.
     signal.signal(signal.SIGINT, lambda number, _: stops.append(number))
+    last = math.inf if args.rounds is None else args.rounds
     for folder, words in asked.items():
         place = args.out / _name(folder)
         code = _make(place, words, args.rounds, stops)
-        last = math.inf if args.rounds is None else args.rounds
         # By the time that it ends it may have evaluated more of them.
         if rows := [row for row in rows_so_far(place / METRICS) if int(row["round"]) <= last]:
             say(folder, place, rows)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,7 @@ from fedfeat.evidence.lengths import Standing
 from fedfeat.evidence.progress import duration
 from fedfeat.evidence.search import FAILED, Search
 from fedfeat.files import atomic_write_text
-from fedfeat.runs.text import markdown_table
+from fedfeat.runs.text import csv_table, markdown_table
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -196,10 +194,5 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 def _csv(search: Search) -> str:
     """Write all trials in their order, with their words' values."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     header, rows = _cells(search, len(_known(search)))
-    writer.writerow(["trial", "val_acc", *header[2:]])
-    ordered: list[list[str]] = sorted(rows, key=lambda row: int(row[0]))
-    writer.writerows(ordered)
-    return text.getvalue()
+    return csv_table([["trial", "val_acc", *header[2:]], *sorted(rows, key=lambda row: int(row[0]))])

@@ -86,20 +86,24 @@ class AlignmentTerm:
             target: Kbar, or None.
             represent: Gives (B, d) of inputs (B, ...), here in eval mode.
         """
+        self.forget()
         self._inputs = inputs
-        draws = self._batch is not None and self._batch < len(inputs)
-        if target is None:
-            self.num_targets = len(inputs)
-            part = self._batch or len(inputs)
-            own = represented(lambda some: self._in_parts(represent, some), inputs, part)
+        if self._batch is None or self._batch >= len(inputs):
+            # What depends on the target alone is computed once.
+            whole = self._kernel_of(self._received(inputs, represent)) if target is None else target
+            self._fixed = Target(whole, self._hsic)
+        elif target is None:
             # Of some inputs an rbf kernel has the width of just these, as the other side of the term has: so the term
             # is 0 and has no gradient where the model has not moved.
+            own = self._received(inputs, represent)
             self._target_of = lambda rows: self._kernel_of(own[rows])
-            target = None if draws else self._kernel_of(own)
         else:
             self._target_of = target.restrict
-        # What depends on the target alone is computed once.
-        self._fixed = None if draws or target is None else Target(target, self._hsic)
+
+    def _received(self, inputs: Tensor, represent: Callable[[Tensor], Tensor]) -> Tensor:
+        """Represent the inputs by the model as it is before the fit, (m, d)."""
+        self.num_targets = len(inputs)
+        return represented(lambda some: self._in_parts(represent, some), inputs, self._batch or len(inputs))
 
     def distance(self, represent: Callable[[Tensor], Tensor]) -> Tensor:
         """Compute the term, a scalar, for the random part of the shared inputs that this step takes."""

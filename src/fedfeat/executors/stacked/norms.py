@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,11 +16,19 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
     """Give the batch norms that normalise by batches and train, by their paths; those of a frozen part do not."""
-    return {
-        path: layer
-        for path, layer in module.named_modules()
-        if type(layer) in BatchNorm.__args__ and layer.training
-    }
+    return {path: layer for path, layer in _named(module) if layer.training}
+
+
+def resting_norms(module: nn.Module) -> list[BatchNorm]:
+    """List the batch norms that normalise by their running statistics: frozen ones, and those of frozen copies."""
+    return [layer for _, layer in _named(module) if not layer.training and layer.track_running_stats]
+
+
+def _named(module: nn.Module) -> Iterator[tuple[str, BatchNorm]]:
+    """Go through the batch norms that are PyTorch's own; a class derived from them may compute something else."""
+    for path, layer in module.named_modules():
+        if isinstance(layer, BatchNorm) and type(layer) in BatchNorm.__args__:
+            yield path, layer
 
 
 def normalised(layer: BatchNorm, x: Tensor, real: Tensor, running: Params) -> tuple[Tensor, Params]:
@@ -35,26 +44,16 @@ def normalised(layer: BatchNorm, x: Tensor, real: Tensor, running: Params) -> tu
         The output (B, C, ...), and what follows the running statistics. Without a real example these stay.
     """
     axes = [0, *range(2, x.dim())]
-    along = (1, -1, *[1] * (x.dim() - 2))
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     weight = real.to(wide.dtype).view(-1, *[1] * (x.dim() - 1))
     count = (real.sum() * x[0, 0].numel()).clamp(min=1)
     mean = (wide * weight).sum(axes) / count
-    centred = wide - mean.view(along)
+    centred = wide - mean.view(_along(x))
     variance = (centred.square() * weight).sum(axes) / count
-    out = centred * (variance + layer.eps).rsqrt().view(along)
-    if layer.affine:
-        out = out * layer.weight.view(along) + layer.bias.view(along)
     unbiased = variance * count / (count - 1).clamp(min=1)
-    return out.to(x.dtype), _moved(running, layer.momentum, mean, unbiased, real.any()) if running else {}
-
-
-def resting_norms(module: nn.Module) -> list[BatchNorm]:
-    """List the batch norms that normalise by their running statistics: frozen ones, and those of frozen copies."""
-    exact = (
-        one for one in module.modules() if isinstance(one, BatchNorm) and type(one) in BatchNorm.__args__
-    )
-    return [layer for layer in exact if not layer.training and layer.track_running_stats]
+    return _scaled(layer, centred, variance).to(x.dtype), _moved(
+        running, layer.momentum, mean, unbiased, real.any()
+    ) if running else {}
 
 
 def at_rest(layer: BatchNorm, x: Tensor) -> Tensor:
@@ -67,11 +66,20 @@ def at_rest(layer: BatchNorm, x: Tensor) -> Tensor:
     assert variance is not None
     if x.dtype == mean.dtype:
         return type(layer).forward(layer, x)
-    along = (1, -1, *[1] * (x.dim() - 2))
-    out = (x.to(mean.dtype) - mean.view(along)) * (variance + layer.eps).rsqrt().view(along)
-    if layer.affine:
-        out = out * layer.weight.view(along) + layer.bias.view(along)
-    return out.to(x.dtype)
+    centred = x.to(mean.dtype) - mean.view(_along(x))
+    return _scaled(layer, centred, variance).to(x.dtype)
+
+
+def _along(x: Tensor) -> tuple[int, ...]:
+    """Give the shape of numbers (C,) beside a tensor (B, C, ...)."""
+    return (1, -1, *[1] * (x.dim() - 2))
+
+
+def _scaled(layer: BatchNorm, centred: Tensor, variance: Tensor) -> Tensor:
+    """Divide (B, C, ...) by the deviation of a variance (C,), and apply the layer's weight and bias."""
+    along = _along(centred)
+    out = centred * (variance + layer.eps).rsqrt().view(along)
+    return out * layer.weight.view(along) + layer.bias.view(along) if layer.affine else out
 
 
 def _moved(running: Params, momentum: float | None, mean: Tensor, variance: Tensor, moves: Tensor) -> Params:

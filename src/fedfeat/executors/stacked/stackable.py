@@ -148,20 +148,21 @@ def _other_step(worker: Worker, objective: Objective) -> str | None:
     module: ClientModule = objective.client
     inputs, labels = (part[:_EXAMPLES] for part in _examples(worker, module))
     own: Params = {name: p for name, p in trainable(module).items() if name not in objective.unused}
-    before = snapshot(module)
+    before, precision = snapshot(module), str(worker.lightning.precision)
     torch.manual_seed(0)
     alone = torch.autograd.grad(module.loss((inputs, labels)), list(own.values()))
     copy_into(module, before)
     # In full precision, in which a term of small weight is seen.
     found = [_padded_step(objective, own, inputs, labels, x) for x in (torch.zeros_like(inputs), inputs)]
-    with worker.trainer.autocast(worker.data.device):
-        _padded_step(objective, own, inputs, labels, inputs)  # that it can be computed
+    if precision.endswith("mixed"):
+        with worker.trainer.autocast(worker.data.device):
+            _padded_step(objective, own, inputs, labels, inputs)  # that it can be computed
     if not (gap := _gap(*found)) <= _SAME * torch.finfo(found[0][0].dtype).eps:
         return (
             f"{type(module).__name__}.loss depends on the rows of a batch that are padding, with labels of {PADDED} "
             f"(gradients change by {gap:.2g} of the largest; ClientModule.loss)"
         )
-    if not (gap := _gap(found[0], alone)) <= _TOLERANCE[str(worker.lightning.precision)]:
+    if not (gap := _gap(found[0], alone)) <= _TOLERANCE[precision]:
         return (
             "in a step of two clients together gradients are others than in a step of one "
             f"(by {gap:.2g} of the largest)"
