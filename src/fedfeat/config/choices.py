@@ -39,6 +39,8 @@ def check_choices(arguments: Sequence[str]) -> None:
     places = folders(arguments)
     for override in overrides(arguments):
         group = override.key_or_group
+        if not group:
+            raise ConfigError.rule("an override", "begin with its key", override.input_line)
         is_slurm = group == "hydra/launcher" and str(override.value()).startswith("submitit_")
         if is_slurm and importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
             rule = "be basic where the extra slurm is not installed (uv sync --extra slurm)"

@@ -179,7 +179,7 @@ def _decoded(
         note.write(path.with_suffix(".json"))
     except OSError as error:
         raise DataError(
-            f"{path} must be writable to keep the decoded images, but it is not ({error})."
+            f"paths.cache must be writable, to keep decoded images in {path}, but it is not: {error}."
         ) from error
     return pixels, note.sha256
 

@@ -85,6 +85,11 @@ def test_unknown_names_are_refused_beside_the_right_ones(word, sentence):
     assert re.fullmatch(re.escape(sentence).replace(r"\.\*", ".*"), str(caught.value)), str(caught.value)
 
 
+def test_an_override_has_a_key():
+    with pytest.raises(ConfigError, match=r"^an override must begin with its key, but it is '=1'\.$"):
+        check_choices(["=1"])
+
+
 def test_a_run_directory_has_a_name():
     check_choices(["hydra.run.dir=."])
     for word in ("hydra.run.dir=", "hydra.run.dir=''", "hydra.run.dir=null"):

@@ -122,5 +122,6 @@ def test_damaged_features_are_made_again(damage, federation, tmp_path, caplog):
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(federation, tmp_path):
     (tmp_path / "features").write_text("in the way")
-    with pytest.raises(DataError, match=r"^The feature cache .*features must be writable, but it is not: "):
+    sentence = r"^paths\.cache must be writable, to keep features in .*features, but it is not: "
+    with pytest.raises(DataError, match=sentence):
         with_features(federation, Encoder(), KEY, tmp_path)

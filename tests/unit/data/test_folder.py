@@ -171,7 +171,11 @@ def test_a_full_disk_leaves_no_file_behind(root, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(folder.np, "save", full)
-    with pytest.raises(DataError, match=r"images-\w+\.npy must be writable .* No space left on device\)\.$"):
+    place = r"to keep decoded images in .*images-\w+\.npy"
+    with pytest.raises(
+        DataError,
+        match=rf"^paths\.cache must be writable, {place}, but it is not: .* No space left on device\.$",
+    ):
         image_folder(root, cache_dir=tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 

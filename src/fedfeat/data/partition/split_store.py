@@ -85,7 +85,7 @@ def load_or_make(
             _publish(made, folder, lambda: read_split(folder, num_clients, len(train), test) is not None)
     except OSError as error:
         raise DataError(
-            f"The split cache {folder.parent} must be writable, but it is not: {error}."
+            f"paths.cache must be writable, to keep splits in {folder.parent}, but it is not: {error}."
         ) from error
     return split
 

@@ -183,7 +183,8 @@ def test_a_split_that_another_process_finished_first_stays(tmp_path, monkeypatch
 
 def test_an_unusable_cache_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "splits").write_text("a file in the way")
-    with pytest.raises(DataError, match=r"^The split cache .*splits must be writable, but it is not: .*\.$"):
+    sentence = r"^paths\.cache must be writable, to keep splits in .*splits, but it is not: .*\.$"
+    with pytest.raises(DataError, match=sentence):
         make(tmp_path)
 
 
