@@ -25,8 +25,8 @@ def interval_text(found: Interval, quantity: str = "") -> str:
     scale, unit = _unit(quantity)
     mean, low, high = (value / scale for value in found[:3])
     if not math.isfinite(low) and not math.isfinite(high):
-        return f"{number(mean)}{unit} ({seeds})"
-    digits = _places(mean, (high - low) / 2)
+        return f"{number(mean, _places(mean, quantity=quantity))}{unit} ({seeds})"
+    digits = _places(mean, (high - low) / 2, quantity)
     return f"{number(mean, digits)} [{number(low, digits)}, {number(high, digits)}]{unit} ({seeds})"
 
 
@@ -46,8 +46,8 @@ def levels_text(numbers: Sequence[Mapping[int, float]], quantity: str = "") -> s
 def _level(values: Sequence[float], quantity: str) -> str:
     scale, _ = _unit(quantity)
     least = "≥" if any(isinstance(value, Needed) and value.never for value in values) else ""
-    mean = sum(values) / len(values)
-    return "diverged" if math.isnan(mean) else f"{least}{number(mean / scale)}"
+    mean = sum(values) / len(values) / scale
+    return "diverged" if math.isnan(mean) else f"{least}{number(mean, _places(mean, quantity=quantity))}"
 
 
 def mean_text(values: Mapping[int, float], quantity: str = "", step: float = 0.0) -> str:
@@ -77,10 +77,12 @@ def _mean_text(values: Sequence[float], quantity: str, step: float) -> str:
     found = mean_interval([value / scale for value in values], (step / scale) ** 2 / 12)
     half = (found.high - found.low) / 2
     if math.isfinite(half):
-        digits = _places(found.mean, half)
+        digits = _places(found.mean, half, quantity)
         text = f"{number(found.mean, digits)} ± {number(half, digits)}{unit}"
     else:
-        text = number(found.mean) + (unit if math.isfinite(found.mean) else "")
+        text = number(found.mean, _places(found.mean, quantity=quantity)) + (
+            unit if math.isfinite(found.mean) else ""
+        )
     return text if found.num_seeds == 3 else f"{text} ({found.num_seeds})"
 
 
@@ -99,8 +101,9 @@ def number(value: float, places: int | None = None) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no sign before zero
 
 
-def _places(mean: float, half: float = 0.0) -> int:
-    least = 3 if abs(mean) < 2 else 1
+def _places(mean: float, half: float = 0.0, quantity: str = "") -> int:
+    is_counted = abs(mean) >= 2 or quantity.endswith("/rounds")
+    least = 1 if is_counted else 3
     # A half below this is that of equal numbers, by rounding.
     return max(least, -math.floor(math.log10(half))) if half > 1e-6 * max(abs(mean), 1) else least
 
