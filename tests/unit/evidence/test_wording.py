@@ -51,6 +51,15 @@ def test_a_claim_about_bytes_is_told_in_megabytes():
     assert interval_text(Interval(math.nan, 0.1, 0.2, 3)) == "a run diverged (3 seeds)"
 
 
+def test_rounds_have_one_place_however_few_they_are():
+    quantity = "to_target/0.5/rounds"
+    assert interval_text(Interval(4 / 3, -1.535, 4.202, 3), quantity) == "1.3 [-1.5, 4.2] (3 seeds)"
+    assert interval_text(Interval(0.0, -math.inf, math.inf, 1), quantity) == "0.0 (1 seed)"
+    assert levels_text([{0: 1.0}, {0: 34.0}], quantity) == "1.0 against 34.0"
+    assert mean_text({0: 1.0, 1: 1.0, 2: 1.0}, quantity, step=1.0) == "1.0 ± 0.7"
+    assert mean_text({0: 1.0}, quantity) == "1.0 (1)"
+
+
 def test_two_arms_are_told_over_the_seeds_that_both_have():
     assert levels_text([{0: 0.5, 1: 0.6, 2: 0.9}, {0: 0.1, 1: 0.3, 3: 0.0}]) == "0.550 against 0.200"
     far = {0: Needed(30e6, 2e6), 1: Needed(32e6, 2e6, never=True)}
