@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 DIVERGED = "holds values that are not finite"
 """The end of the sentence about a client whose local fit has diverged."""
@@ -54,6 +55,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 class DataError(UserError):
     """Data that is missing, unreadable or does not fit the configuration."""
+
+    @classmethod
+    def unwritable(cls, what: str, place: Path, error: OSError) -> "DataError":
+        """Build the refusal of a cache in which something cannot be kept."""
+        return cls(f"paths.cache must be writable, to keep {what} in {place}, but it is not: {error}.")
 
 
 class CheckpointError(UserError):

@@ -80,9 +80,7 @@ def _load_or_make(folder: Path, key: dict[str, Any], make: Callable[[], Tensor])
             remove_leftovers(folder)
             atomic_write_bytes(path, save({_NAME: found}, {"key": text, "sha256": tree.sha256(found)}))
         except OSError as error:
-            raise DataError(
-                f"paths.cache must be writable, to keep features in {folder}, but it is not: {error}."
-            ) from error
+            raise DataError.unwritable("features", folder, error) from error
     _log.info("Features of %d examples, %s each, %.1f MB: %s %s.", len(found), "x".join(map(str, found.shape[1:])),
               found.numel() * found.element_size() / 1e6, how, path)  # fmt: skip
     return found

@@ -178,9 +178,7 @@ def _decoded(
         note = Note(stamp_of([path]), array_digest(pixels))
         note.write(path.with_suffix(".json"))
     except OSError as error:
-        raise DataError(
-            f"paths.cache must be writable, to keep decoded images in {path}, but it is not: {error}."
-        ) from error
+        raise DataError.unwritable("decoded images", path, error) from error
     return pixels, note.sha256
 
 

@@ -25,7 +25,7 @@ def interval_text(found: Interval, quantity: str = "") -> str:
     scale, unit = _unit(quantity)
     mean, low, high = (value / scale for value in found[:3])
     if not math.isfinite(low) and not math.isfinite(high):
-        return f"{number(mean, _places(mean, quantity=quantity))}{unit} ({seeds})"
+        return f"{number(mean, quantity=quantity)}{unit} ({seeds})"
     digits = _places(mean, (high - low) / 2, quantity)
     return f"{number(mean, digits)} [{number(low, digits)}, {number(high, digits)}]{unit} ({seeds})"
 
@@ -47,7 +47,7 @@ def _level(values: Sequence[float], quantity: str) -> str:
     scale, _ = _unit(quantity)
     least = "≥" if any(isinstance(value, Needed) and value.never for value in values) else ""
     mean = sum(values) / len(values) / scale
-    return "diverged" if math.isnan(mean) else f"{least}{number(mean, _places(mean, quantity=quantity))}"
+    return "diverged" if math.isnan(mean) else f"{least}{number(mean, quantity=quantity)}"
 
 
 def mean_text(values: Mapping[int, float], quantity: str = "", step: float = 0.0) -> str:
@@ -80,9 +80,7 @@ def _mean_text(values: Sequence[float], quantity: str, step: float) -> str:
         digits = _places(found.mean, half, quantity)
         text = f"{number(found.mean, digits)} ± {number(half, digits)}{unit}"
     else:
-        text = number(found.mean, _places(found.mean, quantity=quantity)) + (
-            unit if math.isfinite(found.mean) else ""
-        )
+        text = number(found.mean, quantity=quantity) + (unit if math.isfinite(found.mean) else "")
     return text if found.num_seeds == 3 else f"{text} ({found.num_seeds})"
 
 
@@ -93,11 +91,11 @@ def association_text(found: Association) -> str:
     return f"{number(found.rho)} (p {number(found.p_value)}, {found.num_arms} arms)"
 
 
-def number(value: float, places: int | None = None) -> str:
-    """Write a number; without ``places`` a share has three of them, what is counted one."""
+def number(value: float, places: int | None = None, quantity: str = "") -> str:
+    """Write a number; without ``places`` a share has three of them, what is counted, by its size or its name, one."""
     if not math.isfinite(value):
         return "not reached" if value == math.inf else str(value)
-    digits = _places(value) if places is None else places
+    digits = _places(value, quantity=quantity) if places is None else places
     return f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no sign before zero
 
 

@@ -84,9 +84,7 @@ def load_or_make(
             _write(made, split, counts, dataset.classes, key)
             _publish(made, folder, lambda: read_split(folder, num_clients, len(train), test) is not None)
     except OSError as error:
-        raise DataError(
-            f"paths.cache must be writable, to keep splits in {folder.parent}, but it is not: {error}."
-        ) from error
+        raise DataError.unwritable("splits", folder.parent, error) from error
     return split
 
 

@@ -51,9 +51,8 @@ def normalised(layer: BatchNorm, x: Tensor, real: Tensor, running: Params) -> tu
     centred = wide - mean.view(_along(x))
     variance = (centred.square() * weight).sum(axes) / count
     unbiased = variance * count / (count - 1).clamp(min=1)
-    return _scaled(layer, centred, variance).to(x.dtype), _moved(
-        running, layer.momentum, mean, unbiased, real.any()
-    ) if running else {}
+    moved = _moved(running, layer.momentum, mean, unbiased, real.any()) if running else {}
+    return _scaled(layer, centred, variance).to(x.dtype), moved
 
 
 def at_rest(layer: BatchNorm, x: Tensor) -> Tensor:
