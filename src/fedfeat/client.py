@@ -121,7 +121,7 @@ class ClientModule(CountedModule):
     def adapt(self, turn: Turn) -> None:
         """Make the client's own model by its data, where the method does: after `recall` or a fit, before `predict`.
 
-        On the device and in eval mode; what has been trained stays. ``turn`` has neither payload nor memory.
+        On the device, in eval mode, with gradients. ``turn`` has round 0 and neither payload nor memory.
         """
 
     def ready(self, turn: Turn) -> None:

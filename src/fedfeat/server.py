@@ -77,7 +77,10 @@ class Server(ABC):
 
     @abstractmethod
     def global_payload(self, state: Any) -> Any | None:
-        """Give the payload that makes a client module the server's model, or None where there is no such model."""
+        """Give the payload that makes a client module the server's model, or None where there is no such model.
+
+        Tensors that it lacks would be scored as they began: where some are personal, no model is the server's.
+        """
 
     def further_payloads(self, state: Any) -> dict[str, Any]:
         """Give other models of the server by name, which are scored beside the first: ``global/<name>_acc``.

@@ -68,7 +68,7 @@ AT_START = [
         "unknown column",
         "partition=natural partition.column=nose",
         None,
-        r"partition\.column must name a column of the data set \(none\), but it is 'nose'",
+        r"partition\.column must name a column of the data set \(none; docs/data\.md .*\), but it is 'nose'",
     ),
     (
         "subsets for another number",

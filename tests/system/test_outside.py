@@ -85,10 +85,10 @@ class Outside:
 def lines():
     """The page's command lines, by what tells them apart."""
     found = [line.partition("  #")[0].strip() for block in BASH.findall(PAGE) for line in block.splitlines()]
-    assert len(found) == 9, "a command line of the page that is not run here"
+    assert len(found) == 10, "a command line of the page that is not run here"
     return dict(
         zip(
-            ("venv", "install", "activate", "help", "first", "processes", "ray", "tune", "pilot"),
+            ("venv", "install", "activate", "help", "first", "processes", "ray", "unequal", "tune", "pilot"),
             found,
             strict=True,
         )
@@ -137,6 +137,8 @@ def test_help_and_refusals_know_her_options(outside, lines):
         "model": "slim",
         "data": "wine",
         "partition": "ladder",
+        "pool": "slims",
+        "arm": "bold",
     }.items():
         assert option in listed[group].split(", ")
     words = lines["first"]
@@ -183,6 +185,14 @@ def test_ray_gives_the_same_weights(outside, lines):
     pytest.importorskip("ray")
     outside.call(lines["ray"])
     assert outside.sha256("ray") == outside.sha256("processes")
+
+
+def test_unequal_networks_and_an_arm_of_hers(outside, lines):
+    assert "narrow" in outside.call(lines["unequal"])
+    assert outside.summary("unequal")["num_rounds"] == 2
+    words = lines["first"].replace("algorithm=calm", "arm=bold").replace("runs/first", "runs/bold")
+    outside.call(words.replace("num_rounds=30", "num_rounds=1"))
+    assert "name: bold" in (outside.folder / "runs" / "bold" / "config.yaml").read_text()
 
 
 def test_presets_and_groups_of_a_folder(outside, lines):

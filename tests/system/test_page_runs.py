@@ -67,10 +67,13 @@ def examples(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data")
     for name, shape, num_classes in SHAPES:
         write_packed(root / f"{name}.safetensors", synthetic(shape, num_classes, 3000, 200))
+    owners = ["file,hospital"]
     for split, label, number in product(("train", "test"), "abcdefghij", range(20)):
+        owners.append(f"{split}/{label}/{number}.png,{('North', 'South', 'East', 'West')[number % 4]}")
         path = root / "images" / split / label / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (16, 16), (number, ord(label), 99)).save(path)
+    (root / "images" / "hospitals.csv").write_text("\n".join(owners))
     tiny_tweets(root, num_users=400, each=60)
     return root
 
@@ -95,6 +98,7 @@ def test_every_run_of_the_pages_runs(words, cli, day_of, examples, tmp_path):
     places = {
         "data.root=/path/to/images": f"data.root={examples}/images",
         "data.root=/path/to/data": f"data.root={examples}",
+        "data.loader.columns=/path/to/images/hospitals.csv": f"data.loader.columns={examples}/images/hospitals.csv",
     }
     words = [places.get(word, word) for word in words]
     more = [word for key, found in MORE.items() if key in words for word in found]

@@ -67,7 +67,8 @@ def build_networks(
         if structure:
             raise ConfigError.rule("pool", "be none for networks with groups or levels (structure)", "a pool")
         if cfg.diagnostics:
-            raise ConfigError.rule("pool", "be none for neurons to be compared (diagnostics)", "a pool")
+            rule = "be none where neurons are compared (diagnostics), which takes one network at all clients"
+            raise ConfigError(f"pool must {rule}, but it holds {', '.join(pool.models)}.")
         weak = weak_clients(seed, facts.num_clients, config["scenario"]["weak_fraction"])
         return _pooled(pool, base, seeded, facts, seed, weak, given.freeze)
     if not structure:

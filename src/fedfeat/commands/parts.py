@@ -1,6 +1,7 @@
 """The parts of a run that several commands need: its data, and its client half."""
 
 import inspect
+import logging
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from omegaconf import DictConfig
 
 from fedfeat.config.made import held_to, made
 from fedfeat.errors import ConfigError
+
+_log = logging.getLogger("fedfeat")
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +35,7 @@ def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | 
     from fedfeat.clients.local_trainer import dtype_of
     from fedfeat.data.examples import Dataset
     from fedfeat.data.federated import FederatedData
+    from fedfeat.data.partition.checks import gaps
     from fedfeat.data.partition.schemes import Scheme
     from fedfeat.data.partition.split_store import load_or_make
     from fedfeat.data.public import with_public
@@ -48,6 +52,8 @@ def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | 
     split = load_or_make(scheme, dataset, federation["num_clients"], seed, Path(config["paths"]["cache"]))
     dtype = dtype_of(config["trainer"].get("precision"))
     data = FederatedData(dataset, split, transform, seed=seed, device=device, public=public, dtype=dtype)
+    for sentence in gaps(data.split, len(data.dataset.train)):
+        _log.info("%s", sentence)
     data = data.without(federation["held_out"])
     data = data.reduced(scenario["reduced_fraction"], scenario["reduced_to"], seed)
     return data.pooled() if config["algorithm"]["pooled"] else data

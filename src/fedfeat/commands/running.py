@@ -20,6 +20,7 @@ from fedfeat.config.rules import check, check_complete, check_presets
 from fedfeat.errors import CheckpointError, DataError, UserError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs import directory as rundir
+from fedfeat.runs.client_values import write_client_values
 from fedfeat.runs.data_facts import DataFacts, check_same_data
 from fedfeat.runs.leftovers import sweep
 from fedfeat.runs.own_code import note_own_code, warn_of_other_code
@@ -142,6 +143,7 @@ def _write(experiment: "Experiment", cfg: DictConfig, config: dict[str, Any], ru
         note_own_code(run_dir, config)
         rundir.write_config(run_dir, OmegaConf.to_yaml(OmegaConf.create(config)), _hydra_files(cfg))
         DataFacts.of(experiment.data).write(run_dir)
+        write_client_values(run_dir, config["partition"], experiment.data)
         note_weights(run_dir, config)
         experiment.executor.note(run_dir)
         undone.pop_all()

@@ -4,6 +4,7 @@ What a value must be is said by the constructor alone, in the types of its param
 that has it and for no other part with a key of that name.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from fedfeat.config.hints import preset_of, unknown_key
 from fedfeat.config.imports import imported
 from fedfeat.config.origin import root_cause
 from fedfeat.config.rule_table import BESIDE
-from fedfeat.errors import ConfigError
+from fedfeat.errors import ConfigError, did_you_mean
 
 
 def check_targets(config: Mapping[str, Any], prefix: str = "") -> None:
@@ -91,7 +92,10 @@ def _imported(path: Any, key: str) -> Callable[..., Any]:
 def _unimported(key: str, path: Any, cause: BaseException) -> ConfigError:
     rule = "name something that can be imported"
     if isinstance(cause, ModuleNotFoundError) and str(path).startswith(str(cause.name)):
-        return ConfigError.rule(key, rule, path)
+        place, _, name = str(path).rpartition(".")
+        its = vars(sys.modules[place]).items() if place in sys.modules else ()
+        own = [known for known, value in its if getattr(value, "__module__", "") == place]
+        return ConfigError(f"{key} must {rule}, but it is {path!r}{did_you_mean(name, own)}")
     return ConfigError(f"{key} must {rule}, but {path} says: {told(cause)}.")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from hydra.core.override_parser.types import ChoiceSweep
+from hydra.core.override_parser.types import ChoiceSweep, Override
 
 from fedfeat.config.conditions import FOLDER
 from fedfeat.config.search_path import (
@@ -50,6 +50,7 @@ def check_choices(arguments: Sequence[str]) -> None:
             raise ConfigError.rule(group, "name a directory", override.value())
         if group in ("hydra.run.dir", "hydra.sweep.dir") and str(override.value()).startswith("~"):
             raise ConfigError.rule(group, FOLDER.text, override.value())
+        _check_slash(override, places)
         # Hydra has options of its own in the groups below `hydra`.
         if override.is_delete() or group.startswith("hydra/") or not options_in(places, group):
             continue
@@ -60,6 +61,16 @@ def check_choices(arguments: Sequence[str]) -> None:
                 choice == "" or "$" in choice or has_option(places, group, choice)
             ):
                 raise _unknown(places, group, choice)
+
+
+def _check_slash(override: Override, places: Sequence[Traversable]) -> None:
+    """Refuse a key that is given the name of an option of the group with slashes in the place of its dots."""
+    key, value = override.key_or_group, override.value()
+    group = key.replace(".", "/")
+    if "." in key and isinstance(value, str) and has_option(places, group, value):
+        raise ConfigError(
+            f"{key} must be chosen as a group, {group}={value}, but it is given as a key with dots."
+        )
 
 
 def _unknown(places: Sequence[Traversable], group: str, choice: str | float | None) -> ConfigError:

@@ -29,6 +29,7 @@ _LACKS = re.compile(
 )
 _DELETED = re.compile(r"Could not delete from config\. '(\S+)' does not exist")
 _NO_PLACE = re.compile(r"Could not override '(\S+)'\.\s+Did you mean to override (?:one of )?(.+)\?")
+_THERE = re.compile(r"Could not append to config\. An item is already at '(\S+)'")
 _SEVERAL = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*?)'\n")
 _TWICE = re.compile(r"Multiple values for ([^\s.]+)|(\S+) appears more than once")
 
@@ -67,6 +68,8 @@ def _of_composition(text: str) -> ConfigError | None:
         )
     if deleted := _DELETED.match(text):
         return ConfigError(f"{deleted[1]} must have a value to be deleted, but it has none.")
+    if there := _THERE.match(text):
+        return ConfigError(f"{there[1]} must be given without a + where it has a value already.")
     if (nowhere := _NO_PLACE.match(text)) and "@" in nowhere[1]:
         key, places = nowhere.groups()
         return ConfigError(

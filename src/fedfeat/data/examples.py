@@ -45,7 +45,8 @@ class Examples:
                 )
         if len(self.labels) and (self.labels.dtype != torch.int64 or self.labels.ndim != 1):
             raise DataError(
-                f"labels must be class ids, int64 of the shape (N,), but they are {_kind(self.labels)}."
+                "labels must be class ids, int64 of the shape (N,), as .long() makes whole numbers, but they are "
+                f"{_kind(self.labels)}."
             )
 
     def __len__(self) -> int:
@@ -105,6 +106,11 @@ class Dataset:
             if examples.inputs.dtype != x.dtype:
                 types = f"{_kind(x)} and {_kind(examples.inputs)}"
                 raise DataError(f"{self.name} must have inputs of one type, but its splits have {types}.")
+            if (strange := first_not_finite(examples.inputs)) is not None:
+                rule = "have finite numbers as inputs"
+                raise DataError(
+                    f"{self.name} must {rule}, but {split} example {strange[0]} holds {strange[1]}."
+                )
             low, high = int(examples.labels.min()), int(examples.labels.max())
             if low < 0 or high >= self.num_classes:
                 wrong, last = low if low < 0 else high, self.num_classes - 1
@@ -135,6 +141,19 @@ def _fit(images: Tensor, num_means: int, num_stds: int) -> bool:
     is_image = images.ndim > 2
     of_channels = images.ndim == 4 and images.shape[1] == num_means
     return is_image and num_means == num_stds and (num_means == 1 or of_channels)
+
+
+def first_not_finite(inputs: Tensor) -> tuple[int, float] | None:
+    """Give the first row with a number that is not finite, and that number; None where all are, as of whole ones."""
+    if not inputs.is_floating_point() or not inputs.numel():
+        return None
+    rows = inputs.flatten(1) if inputs.ndim > 1 else inputs[:, None]
+    # Sums are not finite where a number is not, and need no memory; too large ones are told apart by looking closer.
+    for place in (~rows.sum(1).isfinite()).nonzero().flatten().tolist():
+        strange = rows[place][~rows[place].isfinite()]
+        if len(strange):
+            return place, float(strange[0])
+    return None
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

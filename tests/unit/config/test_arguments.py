@@ -244,13 +244,20 @@ def test_a_value_of_the_type_passes(key, value):
             "half.untyped.0.mu must be in [0, inf), but it is -1.",
         ),
         (
-            {"untyped": {"deep": {"_target_": f"{__name__}.nothing"}}},
-            f"half.untyped.deep._target_ must name something that can be imported, but it is '{__name__}.nothing'.",
+            {"untyped": {"deep": {"_target_": f"{__name__}.elsewhere"}}},
+            f"half.untyped.deep._target_ must name something that can be imported, but it is '{__name__}.elsewhere'.",
         ),
     ],
 )
 def test_sections_within_a_part_are_checked_as_well(given, expected):
     assert sentence(part(**given)) == expected
+
+
+def test_a_class_that_is_misspelt_is_named_with_those_of_its_module():
+    given = {"untyped": {"_target_": f"{__name__}.Matchin"}}
+    assert sentence(part(**given)).endswith(f"but it is '{__name__}.Matchin'; did you mean Matching?")
+    given = {"untyped": {"_target_": f"{__name__}s.Matching"}}
+    assert sentence(part(**given)).endswith(f"but it is '{__name__}s.Matching'.")
 
 
 def test_a_key_that_no_base_takes_is_refused():

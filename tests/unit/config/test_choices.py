@@ -35,8 +35,26 @@ def test_what_is_no_name_is_refused(word, group, value):
 
 
 @pytest.mark.parametrize(
+    ("word", "chosen"),
+    [
+        ("algorithm.server=fedavg", "algorithm/server=fedavg"),
+        ("partition.inner='iid'", "partition/inner=iid"),
+        ("data.transform=none", "data/transform=none"),
+    ],
+)
+def test_a_group_below_another_is_chosen_with_a_slash(word, chosen):
+    with pytest.raises(
+        ConfigError, match=rf" must be chosen as a group, {chosen}, but it is given as a key with dots"
+    ):
+        check_choices([word])
+
+
+@pytest.mark.parametrize(
     "word",
     [
+        "partition.inner=null",
+        "algorithm.server={beta: 0.5}",
+        "structure.norm_shared=none",
         "model=mlp",
         "model='mlp'",
         "model=mlp,vgg9",

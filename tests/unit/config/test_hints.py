@@ -85,6 +85,7 @@ def test_the_preset_of_an_earlier_configuration_is_not_taken_for_that_of_one_whi
          "[ ]."),
         ("algorithm=fed2,fedavg", "algorithm must be one value, but it is fed2,fedavg; --multirun goes through "
          "several, and a list stands in [ ]."),
+        ("+model.hidden=3", "model.hidden must be given without a + where it has a value already."),
         ("~seeed", "seeed must have a value to be deleted, but it has none."),
         ("~model.seeed", "model.seeed must have a value to be deleted, but it has none."),
         ("algorithm=[fed2,fedavg]", "algorithm/server must be chosen once, but it is twice; a group that has an option "

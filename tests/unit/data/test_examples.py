@@ -24,6 +24,17 @@ def tables(dtype):
     return Examples(torch.zeros(2, 5, dtype=dtype), torch.tensor([0, 1]))
 
 
+def gap(value):
+    examples = tables(torch.float32)
+    examples.inputs[1, 3] = value
+    return examples
+
+
+def test_numbers_whose_sum_is_too_large_are_finite():
+    large = Examples(torch.full((2, 5), 3e38), torch.tensor([0, 1]))
+    assert len(Dataset("large", large, large, ("a", "b"), (), ()).train) == 2
+
+
 def test_dataset_knows_its_shape_and_classes():
     dataset = make()
     assert (dataset.num_classes, dataset.input_shape, len(dataset.train)) == (2, (1, 2, 2), 2)
@@ -75,6 +86,14 @@ def test_fingerprint_follows_every_part_of_the_data():
         (
             lambda: Dataset("mixed", tables(torch.float32), tables(torch.int64), ("a", "b"), (0.5,), (0.5,)),
             r"mixed must have inputs of one type, but its splits have float32",
+        ),
+        (
+            lambda: Dataset("gaps", tables(torch.float32), gap(math.nan), ("a", "b"), (), ()),
+            r"gaps must have finite numbers as inputs, but test example 1 holds nan\.",
+        ),
+        (
+            lambda: Dataset("gaps", gap(-math.inf), tables(torch.float32), ("a", "b"), (), ()),
+            r"gaps must have finite numbers as inputs, but training example 1 holds -inf\.",
         ),
     ],
 )

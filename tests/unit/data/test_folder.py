@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedfeat.config.arguments import check_targets
-from fedfeat.data import folder
+from fedfeat.data import image_files, image_pixels
 from fedfeat.data.folder import image_folder
 from fedfeat.errors import ConfigError, DataError
 
@@ -83,7 +83,7 @@ def test_a_wrong_extension_is_read_all_the_same(root):
 
 def test_second_load_decodes_nothing_and_is_equal(root, tmp_path, monkeypatch):
     first = image_folder(root, cache_dir=tmp_path / "cache")
-    monkeypatch.setattr(folder, "_read", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr(image_pixels, "_read", lambda *_: pytest.fail("decoded again"))
     second = image_folder(root, cache_dir=tmp_path / "cache")
     assert first.fingerprint() == second.fingerprint()
     assert sorted(p.suffix for p in (tmp_path / "cache").iterdir()) == [".json", ".json", ".npy", ".npy"]
@@ -121,7 +121,7 @@ def test_a_flipped_byte_in_the_cache_is_noticed(root, tmp_path, caplog):
     times = path.stat().st_atime_ns, path.stat().st_mtime_ns
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     os.utime(path, ns=times)
-    with caplog.at_level(logging.WARNING, logger="fedfeat.data.folder"):
+    with caplog.at_level(logging.WARNING, logger="fedfeat.data.image_pixels"):
         second = image_folder(root, cache_dir=tmp_path / "cache")
     assert "it has been altered" in caplog.text
     assert first.fingerprint() == second.fingerprint()
@@ -131,9 +131,9 @@ def test_a_flipped_byte_in_the_cache_is_noticed(root, tmp_path, caplog):
 def test_a_cache_that_was_copied_is_used(root, tmp_path, monkeypatch):
     first = image_folder(root, cache_dir=tmp_path / "cache")
     shutil.copytree(tmp_path / "cache", tmp_path / "copied")
-    monkeypatch.setattr(folder, "_read", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr(image_pixels, "_read", lambda *_: pytest.fail("decoded again"))
     assert image_folder(root, cache_dir=tmp_path / "copied").fingerprint() == first.fingerprint()
-    monkeypatch.setattr(folder, "array_digest", lambda _: pytest.fail("digested again"))
+    monkeypatch.setattr(image_pixels, "array_digest", lambda _: pytest.fail("digested again"))
     image_folder(root, cache_dir=tmp_path / "copied")
 
 
@@ -149,8 +149,10 @@ def test_moments_are_those_of_all_training_images_where_few_are_kept(root):
 
 
 def test_the_order_is_that_of_the_names_whatever_that_of_the_folder(root, monkeypatch):
-    whole = folder._scan
-    monkeypatch.setattr(folder, "_scan", lambda path: sorted(whole(path), key=lambda e: e.name, reverse=True))
+    whole = image_files._scan
+    monkeypatch.setattr(
+        image_files, "_scan", lambda path: sorted(whole(path), key=lambda e: e.name, reverse=True)
+    )
     assert values(image_folder(root).train) == [0, 1, 2]
 
 
@@ -158,7 +160,7 @@ def test_a_broken_cache_file_is_replaced(root, tmp_path, caplog):
     image_folder(root, cache_dir=tmp_path / "cache")
     for path in (tmp_path / "cache").glob("*.npy"):
         path.write_bytes(b"torn")
-    with caplog.at_level(logging.WARNING, logger="fedfeat.data.folder"):
+    with caplog.at_level(logging.WARNING, logger="fedfeat.data.image_pixels"):
         assert values(image_folder(root, cache_dir=tmp_path / "cache").train) == [0, 1, 2]
     assert "decoding again" in caplog.text
     caplog.clear()
@@ -170,7 +172,7 @@ def test_a_full_disk_leaves_no_file_behind(root, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folder.np, "save", full)
+    monkeypatch.setattr(image_pixels.np, "save", full)
     place = r"to keep decoded images in .*images-\w+\.npy"
     with pytest.raises(
         DataError,

@@ -1,11 +1,13 @@
 """What a scheme gives, held to what a split is: schemes may be anyone's own."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fedfeat.data.partition.parts import (
     ClassTestParts,
+    ClientSplit,
     IndexTestParts,
     Parts,
     Population,
@@ -70,6 +72,41 @@ def _check(what: str, parts: Any, num_clients: int, num_examples: int) -> None:
 
 def _shown(values: np.ndarray) -> str:
     return ", ".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
+
+
+def check_column(name: str, column: np.ndarray | None) -> None:
+    """Refuse a column that says nothing of an example, or whose values cannot be put in order.
+
+    Raises:
+        DataError: Names the column, and the example or the kinds.
+    """
+    values = [] if column is None else np.asarray(column).tolist()
+    # Not a number is unequal to itself.
+    missing = next((i for i, value in enumerate(values) if value is None or value != value), None)
+    if missing is not None:
+        raise DataError(
+            f"column {name} must have a value for every example, but that of example {missing} is {values[missing]}."
+        )
+    kinds = {"a number" if isinstance(value, int | float) else type(value).__name__ for value in values}
+    if len(kinds) > 1:
+        raise DataError(
+            f"column {name} must have values of one kind, but it has {' and '.join(sorted(kinds))}."
+        )
+
+
+def gaps(split: ClientSplit, num_examples: int) -> Iterator[str]:
+    """Say in a sentence each how many clients of a split have nothing to train on, and how many examples nobody has.
+
+    Args:
+        split: The split.
+        num_examples: Number of training examples.
+    """
+    empty = np.flatnonzero(np.diff(split.train.offsets) == 0)
+    if len(empty):
+        yield f"{len(empty)} of {split.train.num_clients} clients have no training example: {_shown(empty)}."
+    held = np.union1d(split.train.indices, split.val.indices)
+    if len(held) < num_examples:
+        yield f"{num_examples - len(held)} of {num_examples} training examples are with no client."
 
 
 def check_owners(parts: Parts) -> None:

@@ -142,8 +142,6 @@ def natural_groups(column: np.ndarray, num_clients: int, rng: np.random.Generato
     dealt out at random in near-equal groups, so that no example is lost.
     """
     values = np.unique(column)
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise ConfigError.rule("partition.column", "have a value for every example", "NaN for some")
     if not 1 <= num_clients <= len(values):
         rule = f"be between 1 and the {len(values)} values of the natural column"
         raise ConfigError.rule("federation.num_clients", rule, num_clients)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedfeat.config.conditions import Count, Positive, Share
 from fedfeat.data.partition import index_sets
-from fedfeat.data.partition.checks import check_owners, checked_parts
+from fedfeat.data.partition.checks import check_column, check_owners, checked_parts
 from fedfeat.data.partition.parts import (
     ClassTestParts,
     ClientSplit,
@@ -230,8 +230,11 @@ class Natural(Scheme):
     def assign(self, population: Population, rng: np.random.Generator) -> tuple[Parts, TestParts | None]:
         """See `Scheme.assign`."""
         if self.column not in population.train_columns:
-            rule = f"name a column of the data set ({', '.join(sorted(population.train_columns)) or 'none'})"
+            known = ", ".join(sorted(population.train_columns))
+            rule = f"name a column of the data set ({known or 'none; docs/data.md says how to give it one'})"
             raise ConfigError.rule("partition.column", rule, self.column)
+        for columns in (population.train_columns, population.test_columns):
+            check_column(self.column, columns.get(self.column))
         num_clients = population.num_clients
         column = population.train_columns[self.column]
         groups = index_sets.natural_groups(column, num_clients, rng)

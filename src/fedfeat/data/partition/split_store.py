@@ -127,12 +127,20 @@ def _description(scheme: Scheme) -> dict[str, Any]:
     """Give a scheme's name and parameters, of a scheme within it likewise, whose parameters alone would not tell it.
 
     Of a class from elsewhere its place and a digest of its file come with them: what it does may change between runs.
+    So may what lies in a file that a parameter names.
     """
-    fields = vars(scheme).items()
-    values = {name: _description(one) if isinstance(one, Scheme) else one for name, one in fields}
+    values = {name: _value(one) for name, one in vars(scheme).items()}
     found = {"scheme": type(scheme).__name__, "parameters": values}
     kinds = [kind for kind in type(scheme).__mro__ if kind.__module__.partition(".")[0] not in _OWN]
     return found | ({"from": [_place(kind) for kind in kinds]} if kinds else {})
+
+
+def _value(one: Any) -> Any:
+    if isinstance(one, Scheme):
+        return _description(one)
+    if isinstance(one, str | Path) and os.path.isfile(place := os.path.expanduser(one)):
+        return [str(one), hashlib.sha256(Path(place).read_bytes()).hexdigest()]
+    return str(one) if isinstance(one, Path) else one
 
 
 def _place(kind: type) -> list[str]:

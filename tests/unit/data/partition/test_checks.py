@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedfeat.data.partition.checks import checked_parts
-from fedfeat.data.partition.parts import ClassTestParts, IndexTestParts, Parts, Population
+from fedfeat.data.partition.checks import check_column, checked_parts, gaps
+from fedfeat.data.partition.parts import ClassTestParts, ClientSplit, IndexTestParts, Parts, Population
 from fedfeat.errors import DataError
 
 POPULATION = Population(np.arange(6) % 2, np.arange(4) % 2, 2, 2, {}, {})
@@ -72,3 +72,38 @@ def test_what_is_no_pair_is_refused(given):
         checked_parts("Mine", given, POPULATION, merged=False)
     rule = "give a pair, Parts of the training set and those of the test set or None"
     assert str(caught.value) == f"Mine.assign must {rule}, but it gives {type(given).__name__}."
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        (
+            np.array([1.0, np.nan, 2.0]),
+            r"must have a value for every example, but that of example 1 is nan\.$",
+        ),
+        (np.array(["x", "y", None], dtype=object), r"must have a value .*, but that of example 2 is None\.$"),
+        (np.array([np.nan, "x"], dtype=object), r"must have a value .*, but that of example 0 is nan\.$"),
+        (np.array([3, "x"], dtype=object), r"must have values of one kind, but it has a number and str\.$"),
+    ],
+)
+def test_a_column_that_says_nothing_of_an_example_is_refused(column, sentence):
+    with pytest.raises(DataError, match=f"^column ward {sentence}"):
+        check_column("ward", column)
+
+
+@pytest.mark.parametrize(
+    "column", [None, np.arange(3), np.array(["a", "b"]), np.array([1, 2.5], dtype=object)]
+)
+def test_columns_whose_values_have_an_order_pass(column):
+    check_column("ward", column)
+
+
+def test_what_is_with_nobody_and_who_has_nothing_is_said():
+    whole = ClientSplit(GOOD, parts([3, 4], [0, 1, 2]), IndexTestParts(GOOD))
+    assert [*gaps(whole, 6)] == []
+    # The example 5 is with both.
+    few = ClientSplit(parts([5, 0, 5], [0, 1, 1, 1, 3]), parts([], [0] * 5), IndexTestParts(GOOD))
+    assert [*gaps(few, 6)] == [
+        "2 of 4 clients have no training example: 1, 2.",
+        "4 of 6 training examples are with no client.",
+    ]

@@ -250,10 +250,6 @@ LABELS = balanced(10, 3)
         (lambda: partition.quantity_skew(30, 3, rng()), "partition.alpha must be null exactly when"),
         (lambda: partition.subsets(LABELS, 10, [[0, 10]]), r"class numbers below 10, but it is \[0, 10\]"),
         (lambda: partition.subsets(LABELS, 10, [[0], []]), r"must give client 1 an example, but it is \[\]"),
-        (
-            lambda: partition.natural_groups(np.array([1.0, np.nan, 2.0]), 2, rng()),
-            "^partition.column must have a value for every example, but it is",
-        ),
         (lambda: partition.natural_groups(np.arange(3), 4, rng()), "1 and the 3 values .* but it is 4"),
     ],
 )

@@ -3,6 +3,7 @@ import importlib
 import multiprocessing
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -222,3 +223,36 @@ def test_a_scheme_of_ones_own_is_asked_again_when_its_file_has_changed(tmp_path,
         found.append(load_or_make(scheme, tiny(), 2, 0, cache).train.indices.tolist())
     assert found[0] == found[1][::-1] == found[2] == [*range(len(found[0]))]
     assert len(list((cache / "splits").iterdir())) == 3
+
+
+_LISTED = """
+from dataclasses import dataclass
+from pathlib import Path
+import numpy as np
+from fedfeat.data.partition.parts import Parts
+from fedfeat.data.partition.schemes import Scheme
+
+@dataclass(frozen=True, kw_only=True)
+class Listed(Scheme):
+    path: str | Path
+
+    def assign(self, population, rng):
+        first = [*map(int, Path(self.path).read_text().split())]
+        others = np.setdiff1d(np.arange(len(population.train_labels)), first)
+        return Parts(np.append(first, others), np.array([0, len(first), len(first) + len(others)])), None
+"""
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_scheme_that_reads_a_file_is_asked_again_when_that_has_changed(kind, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "listing_schemes.py").write_text(_LISTED)
+    monkeypatch.delitem(sys.modules, "listing_schemes", raising=False)
+    importlib.invalidate_caches()
+    scheme = importlib.import_module("listing_schemes").Listed(path=kind(tmp_path / "owners.txt"))
+    found, cache = [], tmp_path / "cache"
+    for owners in ("0", "0 2", "0"):
+        (tmp_path / "owners.txt").write_text(owners)
+        found.append(load_or_make(scheme, tiny(), 2, 0, cache).train.of(0).tolist())
+    assert found == [[0], [0, 2], [0]]
+    assert len(list((cache / "splits").iterdir())) == 2

@@ -1,0 +1,37 @@
+"""Which values of a column each client of a natural partition stands for, kept in the run directory."""
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedfeat.files import atomic_write_text
+
+if TYPE_CHECKING:
+    from fedfeat.data.federated import FederatedData
+
+FILE = "client_values.csv"
+
+
+def write_client_values(run_dir: Path, partition: Mapping[str, Any], data: "FederatedData") -> None:
+    """Write client, value and number of training examples, a row each, where the partition goes by a column.
+
+    Args:
+        run_dir: Directory of the run.
+        partition: The resolved configuration of the partition.
+        data: The federation's data.
+    """
+    name = partition.get("column") or (partition.get("inner") or {}).get("column")
+    column = data.dataset.train.columns.get(str(name))
+    if column is None:
+        return
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["client_id", name, "num_examples"])
+    for client_id in range(data.num_clients):
+        values, counts = np.unique(column[data.split.train.of(client_id)], return_counts=True)
+        writer.writerows(zip([client_id] * len(values), values.tolist(), counts.tolist(), strict=True))
+    atomic_write_text(run_dir / FILE, text.getvalue())
