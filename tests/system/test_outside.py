@@ -130,7 +130,8 @@ def test_fedfeat_is_that_of_the_wheel(outside):
 
 
 def test_help_and_refusals_know_her_options(outside, lines):
-    listed = dict(re.findall(r"^(\S+): (.*)$", outside.call(lines["help"]), re.MULTILINE))
+    found = re.findall(r"^(\S+): (.*)$", outside.call(lines["help"]), re.MULTILINE)
+    listed = dict(reversed(found))  # the configuration follows
     for group, option in {
         "algorithm": "calm",
         "algorithm/client": "calm",

@@ -40,8 +40,8 @@ CLIENT, SERVER = ["algorithm.client._target_="], ["~algorithm.server.weighting",
         (CLIENT, "MoreArguments", r"algorithm\.client must take model, optimizer and channels_last from the run and "
          r"all else from its option, but there is missing a required argument: 'mu'\."),
         (CLIENT, "NoClient", r"algorithm\.client must make a fedfeat\.client\.ClientModule, but it makes a NoClient\."),
-        (CLIENT, "Nowhere", r"algorithm\.client\._target_ must name something that can be imported, but it is "
-         r"'mistaken_parts\.Nowhere'\."),
+        (CLIENT, "Absent", r"algorithm\.client\._target_ must name something that can be imported, but it is "
+         r"'mistaken_parts\.Absent'\."),
         (CLIENT, "ArrayUpload", r"Client 0 failed .*: TypeError: ArrayUpload\.upload must give a payload of tensors, "
          r"numbers and texts, but a tree cannot hold a ndarray \(at /params/spread\)\."),
         (CLIENT, "SetMemory", r"Client 0 failed .*: TypeError: SetMemory\.upload must give a memory of .*, but a tree "

@@ -46,8 +46,9 @@ def check_method(worker: Worker, server: Server, setting: Setting) -> None:
     if unequal and not server.accepts_unequal and not _share_alike(worker):
         raise UserError(
             f"algorithm/server must average unequal networks where clients have them (structure.trim=true, "
-            f"structure=widths, or a pool whose clients send layers of other shapes; with a number as pool.head_width "
-            f"all have one last layer, which lg_fedavg sends alone), but {type(server).__name__} cannot."
+            f"structure=widths, or a pool whose clients send layers of other shapes, see algorithm.client.personal and "
+            f"pool.head_width, the width of all last layers, which lg_fedavg sends alone), but {type(server).__name__} "
+            "cannot."
         )
     if unequal and server.needs_common_width:
         _check_widths(worker, setting)
