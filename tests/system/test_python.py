@@ -128,6 +128,8 @@ def test_a_run_that_is_left_goes_on_and_a_finished_one_stays(small, root):
         ("seed=???", "seed must be set, but it is '???'."),
         ("seed", "seed must be key=value as Hydra's grammar has it, "),
         ("structure.groups=4", "structure.groups must be a known key, "),
+        ("algorithm.server=fedavg", "algorithm.server must be chosen as a group, algorithm/server=fedavg, "),
+        ("+a.b@c=3", "Override +a.b@c=3 looks like a config group override, "),
         (
             "--multirun",
             "overrides must be words such as data=cifar10, and none of the command line's options ",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from fedfeat.commands.assembly import build_experiment
@@ -90,7 +91,7 @@ def _refusals() -> Iterator[None]:
         raise
     except Exception as error:
         known = as_user_error(error)
-        if known is None and of_system(error):
+        if known is None and (of_system(error) or isinstance(error, HydraException)):
             raise UserError(explain(error)) from error
         if known is None:
             raise

@@ -64,10 +64,10 @@ def check_choices(arguments: Sequence[str]) -> None:
 
 
 def _check_slash(override: Override, places: Sequence[Traversable]) -> None:
-    """Refuse a key that is given the name of an option of the group with slashes in the place of its dots."""
+    """Refuse a name for a key whose dots stand for the slashes of a group, as for that group's option."""
     key, value = override.key_or_group, override.value()
     group = key.replace(".", "/")
-    if "." in key and isinstance(value, str) and has_option(places, group, value):
+    if "." in key and isinstance(value, str | int) and "$" not in str(value) and options_in(places, group):
         raise ConfigError(
             f"{key} must be chosen as a group, {group}={value}, but it is given as a key with dots."
         )

@@ -40,6 +40,8 @@ def test_what_is_no_name_is_refused(word, group, value):
         ("algorithm.server=fedavg", "algorithm/server=fedavg"),
         ("partition.inner='iid'", "partition/inner=iid"),
         ("data.transform=none", "data/transform=none"),
+        ("algorithm.server=fedagv", "algorithm/server=fedagv"),
+        ("algorithm.server=3", "algorithm/server=3"),
     ],
 )
 def test_a_group_below_another_is_chosen_with_a_slash(word, chosen):
@@ -53,6 +55,7 @@ def test_a_group_below_another_is_chosen_with_a_slash(word, chosen):
     "word",
     [
         "partition.inner=null",
+        "partition.inner=${x}",
         "algorithm.server={beta: 0.5}",
         "structure.norm_shared=none",
         "model=mlp",
