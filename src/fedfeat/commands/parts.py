@@ -12,13 +12,13 @@ from omegaconf import DictConfig
 from fedfeat.config.made import held_to, made
 from fedfeat.errors import ConfigError
 
-_log = logging.getLogger("fedfeat")
-
 if TYPE_CHECKING:
     import torch
 
     from fedfeat.client import ClientModule
     from fedfeat.data.federated import FederatedData
+
+_log = logging.getLogger("fedfeat")
 
 
 def build_data(cfg: DictConfig, config: dict[str, Any], device: "torch.device | str") -> "FederatedData":

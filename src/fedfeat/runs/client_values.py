@@ -1,14 +1,13 @@
 """Which values of a column each client of a natural partition stands for, kept in the run directory."""
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedfeat.files import atomic_write_text
+from fedfeat.runs.text import csv_table
 
 if TYPE_CHECKING:
     from fedfeat.data.federated import FederatedData
@@ -28,10 +27,8 @@ def write_client_values(run_dir: Path, partition: Mapping[str, Any], data: "Fede
     column = data.dataset.train.columns.get(str(name))
     if column is None:
         return
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["client_id", name, "num_examples"])
+    rows: list[Sequence[object]] = [("client_id", name, "num_examples")]
     for client_id in range(data.num_clients):
         values, counts = np.unique(column[data.split.train.of(client_id)], return_counts=True)
-        writer.writerows(zip([client_id] * len(values), values.tolist(), counts.tolist(), strict=True))
-    atomic_write_text(run_dir / FILE, text.getvalue())
+        rows += [(client_id, *pair) for pair in zip(values.tolist(), counts.tolist(), strict=True)]
+    atomic_write_text(run_dir / FILE, csv_table(rows))

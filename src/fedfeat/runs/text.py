@@ -47,7 +47,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *rows))
 
 
-def csv_table(rows: Iterable[Sequence[str]]) -> str:
+def csv_table(rows: Iterable[Sequence[object]]) -> str:
     """Write a table as a CSV file has it, the header first."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)

@@ -104,9 +104,10 @@ def gaps(split: ClientSplit, num_examples: int) -> Iterator[str]:
     empty = np.flatnonzero(np.diff(split.train.offsets) == 0)
     if len(empty):
         yield f"{len(empty)} of {split.train.num_clients} clients have no training example: {_shown(empty)}."
-    held = np.union1d(split.train.indices, split.val.indices)
-    if len(held) < num_examples:
-        yield f"{num_examples - len(held)} of {num_examples} training examples are with no client."
+    free = np.ones(num_examples, dtype=bool)
+    free[split.train.indices] = free[split.val.indices] = False
+    if free.any():
+        yield f"{free.sum()} of {num_examples} training examples are with no client."
 
 
 def check_owners(parts: Parts) -> None:

@@ -102,7 +102,9 @@ def test_what_is_with_nobody_and_who_has_nothing_is_said():
     whole = ClientSplit(GOOD, parts([3, 4], [0, 1, 2]), IndexTestParts(GOOD))
     assert [*gaps(whole, 6)] == []
     # The example 5 is with both.
-    few = ClientSplit(parts([5, 0, 5], [0, 1, 1, 1, 3]), parts([], [0] * 5), IndexTestParts(GOOD))
+    few = ClientSplit(
+        parts([5, 0, 5], [0, 1, 1, 1, 3]), parts(np.array([], dtype=np.int64), [0] * 5), IndexTestParts(GOOD)
+    )
     assert [*gaps(few, 6)] == [
         "2 of 4 clients have no training example: 1, 2.",
         "4 of 6 training examples are with no client.",

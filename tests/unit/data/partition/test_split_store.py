@@ -210,6 +210,13 @@ class Iid(Scheme):
 """
 
 
+def imported(name, monkeypatch):
+    """A module as its file is now."""
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
 def test_a_scheme_of_ones_own_is_asked_again_when_its_file_has_changed(tmp_path, monkeypatch):
     """And is never taken for fedfeat's scheme of its name."""
     monkeypatch.syspath_prepend(tmp_path)
@@ -217,9 +224,7 @@ def test_a_scheme_of_ones_own_is_asked_again_when_its_file_has_changed(tmp_path,
     load_or_make(Iid(), tiny(), 2, 0, cache)
     for end in ("", "[::-1]", ""):
         (tmp_path / "own_schemes.py").write_text(_OWN.format(end=end))
-        monkeypatch.delitem(sys.modules, "own_schemes", raising=False)
-        importlib.invalidate_caches()
-        scheme = importlib.import_module("own_schemes").Iid()
+        scheme = imported("own_schemes", monkeypatch).Iid()
         found.append(load_or_make(scheme, tiny(), 2, 0, cache).train.indices.tolist())
     assert found[0] == found[1][::-1] == found[2] == [*range(len(found[0]))]
     assert len(list((cache / "splits").iterdir())) == 3
@@ -247,9 +252,7 @@ class Listed(Scheme):
 def test_a_scheme_that_reads_a_file_is_asked_again_when_that_has_changed(kind, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "listing_schemes.py").write_text(_LISTED)
-    monkeypatch.delitem(sys.modules, "listing_schemes", raising=False)
-    importlib.invalidate_caches()
-    scheme = importlib.import_module("listing_schemes").Listed(path=kind(tmp_path / "owners.txt"))
+    scheme = imported("listing_schemes", monkeypatch).Listed(path=kind(tmp_path / "owners.txt"))
     found, cache = [], tmp_path / "cache"
     for owners in ("0", "0 2", "0"):
         (tmp_path / "owners.txt").write_text(owners)
