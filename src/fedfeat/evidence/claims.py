@@ -20,20 +20,9 @@ Values = Callable[[Sequence[str], str, str, str], Mapping[int, float]]
 
 MIN_SEEDS = 3
 """Fewer decide nothing."""
-_KEYS = (
-    "id",
-    "group",
-    "claim",
-    "source",
-    "published",
-    "protocol",
-    "studies",
-    "settings",
-    "quantity",
-    "rule",
-    "note",
-)
+_OPTIONAL = ("settings", "caveat", "note")
 _LISTS = ("studies", "settings", "rule")
+_KEYS = ("id", "group", "claim", "source", "published", "protocol", "quantity", "studies", "rule", *_OPTIONAL)
 _RULE_KEYS = ("arm", "against", "more_than", "less_than")
 
 
@@ -92,6 +81,7 @@ class Claim:
         settings: Settings of theirs that decide; one without a name where they have none.
         quantity: What is compared, by its name in a report.
         rule: What has to be so.
+        caveat: What its verdict is never read without.
         note: What else there is to say.
     """
 
@@ -105,6 +95,7 @@ class Claim:
     settings: tuple[str, ...]
     quantity: str
     rule: Rule
+    caveat: str = ""
     note: str = ""
 
     def judged(self, values: Values) -> Judgement:
@@ -224,7 +215,7 @@ def _claim(place: str, node: Mapping[str, Any]) -> Claim:
     for key in node:
         if key not in _KEYS:
             raise ConfigError.unknown(f"{place}.{key}", _KEYS)
-    missing = [key for key in _KEYS if key not in node and key not in ("settings", "note")]
+    missing = [key for key in _KEYS if key not in node and key not in _OPTIONAL]
     if missing:
         raise ConfigError.rule(place, f"have {', '.join(missing)}", sorted(node))
     if str(node["quantity"]).startswith("to_target/") and node["rule"].get("against") is None:

@@ -44,6 +44,18 @@ class Interval(NamedTuple):
     high: float
     num_seeds: int
 
+    def p_value(self, bound: float) -> float:
+        """Give the p of the two-sided test that the true mean is ``bound``; NaN without a finite interval."""
+        from scipy import stats
+
+        half = self.high - self.mean
+        if not math.isfinite(half):
+            return math.nan
+        if half == 0:
+            return float(self.mean == bound)
+        distance = abs(self.mean - bound) / half * stats.t.ppf((1 + LEVEL) / 2, self.num_seeds - 1)
+        return float(2 * stats.t.sf(distance, self.num_seeds - 1))
+
 
 def mean_interval(values: Sequence[float], least_variance: float = 0.0) -> Interval:
     """Give the mean of numbers that are independent and normal about it, with its interval.

@@ -59,14 +59,19 @@ def _calibrated(arm: str, places: Sequence[Path]) -> list[tuple[float, list[str]
 
 
 def trials(archive: Archive, study: str) -> list[list[str]]:
-    """Give per arm how many points were tried, the chosen one (a star: at the edge), and its validation accuracy."""
+    """Give per arm how many points were tried, the chosen one (a star: at the edge), and its validation accuracy.
+
+    Of the points it says how many diverged: an arm has had so many fewer chances.
+    """
     found = []
     for arm in archive.campaign.studies[study].arms:
         tuned = archive.tuned(study, arm)
         if tuned is not None:
             chosen, scores = tuned
             point = f"{chosen}{archive.edge_mark(study, arm, chosen)}"
-            found.append([arm, str(len(scores)), point, number(scores[chosen])])
+            lost = sum(score == -math.inf for score in scores.values())
+            tried = f"{len(scores)} ({lost} diverged)" if lost else str(len(scores))
+            found.append([arm, tried, point, number(scores[chosen])])
     return found
 
 

@@ -80,8 +80,10 @@ class Tables:
         """Say of every method how often its hyperparameters were tried, and what was chosen on validation data."""
         return markdown(["method", "trials", "chosen", "validation"], trials(self.archive, study))
 
-    def curves_part(self, name: str, studies: str, metric: str, setting: str = "", arms: str = "") -> str:
-        """Draw a quantity over the rounds, a curve per arm with its spread over seeds."""
+    def curves_part(
+        self, name: str, studies: str, metric: str, setting: str = "", arms: str = "", x: str = "round"
+    ) -> str:
+        """Draw a quantity over the rounds, or a cost, a curve per arm with its spread over seeds."""
         from fedfeat.runs.figures import convergence
 
         found = {
@@ -95,7 +97,7 @@ class Tables:
         curves = {arm: runs for arm, runs in found.items() if runs}
         if not curves:
             return "No run is finished yet.\n"
-        return self.picture(name, convergence(curves, y=metric, title=setting))
+        return self.picture(name, convergence(curves, x, metric, setting))
 
     def predicts_part(self, studies: str, quantities: str, target: str) -> str:
         """Say how well each of some quantities predicts another over the arms: rank correlation, p, arms."""

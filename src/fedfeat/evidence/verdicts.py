@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from fedfeat.config.objective import judged_by
 from fedfeat.evidence.archive import Archive
-from fedfeat.evidence.claims import Claim, Claims, Judgement, Values
+from fedfeat.evidence.claims import MIN_SEEDS, Claim, Claims, Judgement, Values
 from fedfeat.evidence.forest import forest
+from fedfeat.evidence.intervals import LEVEL
 from fedfeat.evidence.tables import Tables
 from fedfeat.evidence.wording import NONE, interval_text, levels_text, markdown, number
 from fedfeat.runs.finished import Run
 
 _RANKED = "No run beside a published number yet; on small digits: [leaderboard](../leaderboard.md)."
 _SCALE = (
-    "Published is for all images and the paper's rounds, measured for those of the table; `last10` is the mean of the "
-    "ten last evaluated rounds. What else a study changes is told in [results](../results.md) and "
-    "[claims](../claims.md)."
+    "Published is for all images and the paper's rounds; measured, for those of the table, is the mean over seeds 0, 1 "
+    "and 2 with half of its 95 % interval, or the one seed of (1). `last5` and `last10` are means of as many last "
+    "evaluations. What else a study changes: [results](../results.md), [claims](../claims.md)."
 )
 
 
@@ -41,7 +43,7 @@ class Verdicts(Tables):
                 f"[{claim.claim}](claims.md#{claim.id})",
                 claim.published or NONE,
                 _measured(claim, judged),
-                judged.verdict,
+                judged.verdict + _caveat(claim),
             ]
             for claim, judged in self.judged
         ]
@@ -49,12 +51,12 @@ class Verdicts(Tables):
 
     def claims_part(self) -> str:
         """Give the page of claims: rule and verdict of each, under their headings."""
-        lines, group = list[str](), ""
+        lines, group, first = list[str](), "", dict[str, str]()
         for claim, judged in self.judged:
             if claim.group != group:
                 group = claim.group
                 lines += [f"## {group}", ""]
-            lines += _claim(claim, judged)
+            lines += _claim(claim, judged, first.setdefault(claim.protocol, claim.id))
         return "\n".join(lines) + "\n"
 
     def reading_part(self) -> str:
@@ -76,6 +78,26 @@ class Verdicts(Tables):
         figure = forest(self.judged)
         return "No interval is there yet.\n" if figure is None else self.picture(name, figure)
 
+    def corrected_part(self) -> str:
+        """Say which decisions do not stand with their number corrected for (Benjamini and Hochberg 1995, at 5 %)."""
+        from scipy.stats import false_discovery_control
+
+        tested = {
+            f"{claim.id} {setting}".strip(): (interval.p_value(claim.rule.bound), found.verdicts[setting])
+            for claim, found in self.judged
+            for setting, interval in found.found.items()
+            if interval is not None and interval.num_seeds >= MIN_SEEDS and math.isfinite(interval.high)
+        }
+        if not tested:
+            return "No interval is there yet.\n"
+        corrected = false_discovery_control([p for p, _ in tested.values()])
+        decided = [name for name, (_, verdict) in tested.items() if verdict != "undecided"]
+        lost = [name for name, p in zip(tested, corrected, strict=True) if name in decided and p > 1 - LEVEL]
+        names = ", ".join(f"`{name}`" for name in lost) or "none"
+        return (
+            f"{len(decided)} of {len(tested)} intervals decide; with the correction these do not: {names}.\n"
+        )
+
     def method_part(self, algorithms: str) -> str:
         """Give what was measured with a method, beside what is published of it, and the claims about these runs."""
         places = dict.fromkeys((cell.study, cell.setting, cell.arm) for cell in self.archive.places)
@@ -86,7 +108,7 @@ class Verdicts(Tables):
         own = {place: runs[0] for place, runs in found.items() if runs[0].setting["algorithm.name"] in names}
         rows = [row for place, run in own.items() for row in self._measured_rows(*place, run)]
         told = [
-            f"- [{claim.claim}](../claims.md#{claim.id}) {judged.verdict.capitalize()}."
+            f"- [{claim.claim}](../claims.md#{claim.id}) {judged.verdict.capitalize()}{_caveat(claim)}."
             for claim, judged in self.judged
             if any(study in claim.studies and arm in self._arms_of(claim) for study, _, arm in own)
         ]
@@ -95,7 +117,7 @@ class Verdicts(Tables):
         table = markdown(
             ["study", "setting", "arm", "images", "rounds", "quantity", "published", "measured"], rows
         )
-        parts = ([_SCALE, ""] if any(row[6] != NONE for row in rows) else []) + [table, *told]
+        parts = ([_SCALE, ""] if rows else []) + [table, *told]
         return "\n".join([*parts, ""]) if told else "\n".join(parts)
 
     @cached_property
@@ -155,15 +177,24 @@ class Verdicts(Tables):
         return values
 
 
-def _claim(claim: Claim, judged: Judgement) -> list[str]:
-    """Write one claim of the page."""
+def _claim(claim: Claim, judged: Judgement, protocol_of: str) -> list[str]:
+    """Write one claim of the page; its protocol stands where it is that of no claim before it."""
     published = claim.published or "no number"
+    protocol = claim.protocol if protocol_of == claim.id else f"That of [{protocol_of}](#{protocol_of})."
     lines = [f"### {claim.id}", "", claim.claim, ""]
-    lines += [f"- Source: {claim.source}; published: {published}.", f"- Protocol: {claim.protocol}"]
+    lines += [f"- Source: {claim.source}; published: {published}.", f"- Protocol: {protocol}"]
     lines += [f"- Rule: {claim.rule.sentence(claim.quantity)}."]
     lines += [f"- {claim.note}"] if claim.note else []
-    lines += [f"- Measured: {_measured(claim, judged)}.", f"- Verdict: **{judged.verdict}**", ""]
+    lines += [
+        f"- Measured: {_measured(claim, judged)}.",
+        f"- Verdict: **{judged.verdict}**{_caveat(claim)}",
+        "",
+    ]
     return lines
+
+
+def _caveat(claim: Claim) -> str:
+    return f" ({claim.caveat})" if claim.caveat else ""
 
 
 def _measured(claim: Claim, judged: Judgement) -> str:

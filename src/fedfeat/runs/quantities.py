@@ -16,7 +16,9 @@ from fedfeat.runs.metrics_table import last_value, not_finite_since
 from fedfeat.runs.text import flatten, is_number
 
 _LAST = re.compile(r"last([1-9]\d*)/(.+)")
-_OWN_BEST = re.compile(rf"to_own_best/(0?\.\d+|1(?:\.0*)?)/({'|'.join(COSTS)})")
+_OWN_BEST, _TARGET = (
+    re.compile(rf"{kind}/(0?\.\d+|1(?:\.0*)?)/({'|'.join(COSTS)})") for kind in ("to_own_best", "to_target")
+)
 _WITHIN = re.compile(rf"within/({'|'.join(COSTS)})/(\d+(?:\.\d*)?(?:e\+?\d+)?)/(.+)")
 
 
@@ -70,8 +72,8 @@ def measured_numbers(run: Run, wanted: Iterable[str] = ()) -> dict[str, float]:
         run: The run.
         wanted: Further quantities, if it has them: ``last<N>/<metric>``, the mean over the last N evaluated rounds
             (docs/methods.md takes N = 10 for the accuracy at convergence), ``within/<cost>/<amount>/<metric>``, its
-            value in the last evaluated round that has cost no more, and ``to_own_best/<share>/<cost>``. Those that a
-            paper published are always among them.
+            value in the last evaluated round that has cost no more, ``to_own_best/<share>/<cost>``, and ``to_target``
+            of an accuracy that is none of the run's own targets. Those that a paper published are always among them.
     """
     summary = run.summary
     ends = {
@@ -93,7 +95,7 @@ def share_of_best(run: Run, share: float) -> dict[str, float]:
     ``personal/acc_weighted``), its best the maximum over the evaluated rounds. It is a measure of speed: of the run's
     own curve, whatever data that is measured on. NaN where no value is finite.
     """
-    name = judged_by(list(run.metrics), run.setting.get("federation.target_metric"))
+    name = _judged_by(run)
     if name is None:
         return {}
     values = run.metrics[name].to_numpy(float)
@@ -106,14 +108,14 @@ def share_of_best(run: Run, share: float) -> dict[str, float]:
 
 
 def is_target(quantity: str, run: Run) -> bool:
-    """Whether a quantity is what reaching one of a run's own targets took."""
-    kind, _, rest = quantity.partition("/")
-    return kind == "to_target" and rest.partition("/")[0] in (run.summary.get("to_target") or {})
+    """Whether a quantity is what reaching an accuracy took, and the run measured what that is asked of."""
+    found = _TARGET.fullmatch(quantity)
+    return found is not None and _judged_by(run) is not None and COSTS[found[2]] in run.metrics
 
 
 def is_computed(name: str) -> bool:
     """Whether a name is that of a quantity which is computed when it is asked for."""
-    return any(form.fullmatch(name) for form in (_LAST, _WITHIN, _OWN_BEST))
+    return any(form.fullmatch(name) for form in (_LAST, _WITHIN, _OWN_BEST, _TARGET))
 
 
 def meant(name: str, known: Iterable[str]) -> str:
@@ -137,7 +139,20 @@ def _computed(run: Run, name: str) -> float | None:
         return _within(run, COSTS[found[1]], float(found[2]), found[3])
     if found := _OWN_BEST.fullmatch(name):
         return share_of_best(run, float(found[1])).get(found[2])
+    if (found := _TARGET.fullmatch(name)) and is_target(name, run):
+        return _reached(run, float(found[1]), COSTS[found[2]])
     return None
+
+
+def _judged_by(run: Run) -> str | None:
+    return judged_by(list(run.metrics), run.setting.get("federation.target_metric"))
+
+
+def _reached(run: Run, target: float, column: str) -> float | None:
+    """Give a cost as of the first evaluated round at an accuracy; None where none is."""
+    values = run.metrics[_judged_by(run)].to_numpy(float)
+    at = np.flatnonzero(np.isfinite(values) & (values >= target))
+    return float(run.metrics[column].iloc[at[0]]) if len(at) else None
 
 
 def _within(run: Run, column: str, amount: float, metric: str) -> float | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedfeat.evidence.intervals import Needed, difference, mean_interval
+from fedfeat.evidence.intervals import LEVEL, Needed, difference, mean_interval
 
 
 def test_three_seeds_by_hand():
@@ -112,3 +112,23 @@ def test_two_who_were_each_there_alone_have_no_mean_and_no_end(tmp_path):
     found = difference({0: 3.0, 1: math.inf, 2: 4.0}, {0: math.inf, 1: 5.0, 2: 4.0})
     assert math.isnan(found.mean)
     assert (found.low, found.high, found.num_seeds) == (-math.inf, math.inf, 3)
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.3, 0.55, 2.0])
+def test_the_p_of_a_bound_is_that_of_a_t_test(bound):
+    values = [0.2, 0.5, 0.9, 0.6]
+    expected = stats.ttest_1samp(values, bound).pvalue
+    assert mean_interval(values).p_value(bound) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_bound_at_the_end_of_an_interval_has_the_p_of_its_level():
+    found = mean_interval([0.2, 0.5, 0.9])
+    assert found.p_value(found.low) == pytest.approx(1 - LEVEL)
+    assert found.p_value(found.high) == pytest.approx(1 - LEVEL)
+
+
+def test_the_p_without_spread_or_without_an_interval():
+    alike = mean_interval([0.5, 0.5])
+    assert (alike.p_value(0.5), alike.p_value(0.4)) == (1, 0)
+    assert math.isnan(mean_interval([0.5]).p_value(0.4))
+    assert math.isnan(mean_interval([0.5, math.nan]).p_value(0.4))

@@ -34,3 +34,39 @@ def test_without_a_claim_it_is_its_accuracy(verdicts):
     assert verdicts._own("t", "a", run(4)) == "global/acc"
     setting = {"federation.target_metric": "personal/acc_mean"}
     assert verdicts._own("t", "a", run(5, **setting)) == "last5/personal/acc_mean"
+
+
+def judged_as(name, values, setting=""):
+    rule = Rule("a", "b", 0.0, is_lower=True)
+    claim = Claim(name, "g", "c", "s", "", "p", ("s",), (setting,), "global/acc", rule, caveat="mind it")
+    numbers = {"a": dict(enumerate(values)), "b": dict.fromkeys(range(len(values)), 0.0)}
+    return claim, claim.judged(lambda studies, setting, arm, quantity: numbers[arm])
+
+
+# By a t test of three seeds p is .001, .03, .045 and .5 or so.
+STRONG, WEAK, WEAKER, NONE = [1.0, 1.1, 0.95], [1.0, 1.6, 0.9], [1.0, 1.9, 0.9], [1.0, -1.9, 0.1]
+
+
+def test_a_decision_that_stands_alone_may_fall_with_many(verdicts):
+    """Benjamini and Hochberg: of one p nothing changes; the weak of four has p * 4 / 2, beyond .05."""
+    verdicts.__dict__["judged"] = [judged_as("weak", WEAK)]
+    assert verdicts.corrected_part() == "1 of 1 intervals decide; with the correction these do not: none.\n"
+    others = [judged_as("strong", STRONG), judged_as("none", NONE, "10x3"), judged_as("nothing", NONE)]
+    verdicts.__dict__["judged"] = [judged_as("weak", WEAK, "10x5"), *others]
+    assert (
+        "2 of 4 intervals decide; with the correction these do not: `weak 10x5`." in verdicts.corrected_part()
+    )
+
+
+def test_two_seeds_are_not_tested(verdicts):
+    verdicts.__dict__["judged"] = [judged_as("two", [1.0, 1.1])]
+    assert verdicts.corrected_part() == "No interval is there yet.\n"
+
+
+def test_a_verdict_is_not_read_without_its_caveat(verdicts):
+    verdicts.__dict__["judged"] = [judged_as("one", STRONG), judged_as("two", NONE)]
+    page = verdicts.claims_part()
+    assert "- Verdict: **holds** (mind it)\n" in page
+    assert verdicts.summary_part().count("holds (mind it) |") == 1
+    assert page.count("- Protocol: p\n") == 1
+    assert "- Protocol: That of [one](#one).\n" in page

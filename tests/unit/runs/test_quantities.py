@@ -9,7 +9,7 @@ import pytest
 from fedfeat.errors import ConfigError
 from fedfeat.runs.finished import Run
 from fedfeat.runs.metrics_table import read_metrics
-from fedfeat.runs.quantities import Metric, meant, measured_numbers, share_of_best
+from fedfeat.runs.quantities import Metric, is_target, meant, measured_numbers, share_of_best
 
 
 def make(metrics, final=None, published=None, setting=None, **summary):
@@ -113,6 +113,26 @@ def test_a_share_of_the_own_best_is_reached_in_the_first_round_that_has_it(share
     assert share_of_best(make(CURVE), share) == expected
     name = f"to_own_best/{share}/bytes"
     assert measured_numbers(make(CURVE), [name])[name] == rounds * 10
+
+
+@pytest.mark.parametrize(("target", "rounds"), [("0.1", 0), ("0.101", 2), (".5", 2), ("0.77", 4), ("0.78", None)])
+def test_what_any_accuracy_took_is_that_of_the_first_round_at_it(target, rounds):
+    name = f"to_target/{target}/bytes"
+    assert measured_numbers(make(CURVE), [name]).get(name) == (None if rounds is None else rounds * 10)
+    assert is_target(name, make(CURVE))
+
+
+def test_a_target_is_one_of_the_targets_metric_and_of_a_cost_that_was_measured():
+    curve, name = CURVE | {"own": [np.inf, 0.2, np.nan, 0.6]}, "to_target/0.6/rounds"
+    assert measured_numbers(make(curve, setting={"federation.target_metric": "own"}), [name])[name] == 6
+    assert not is_target(name, make(CURVE, setting={"federation.target_metric": "own"}))
+    assert not is_target("to_target/0.6/up_bytes", make(CURVE))
+    assert not is_target("to_target/6/rounds", make(CURVE))
+
+
+def test_what_a_run_wrote_of_a_target_comes_before_what_its_table_says():
+    run = make(CURVE, to_target={"0.5": {"rounds": 3}})
+    assert measured_numbers(run, ["to_target/0.5/rounds"])["to_target/0.5/rounds"] == 3
 
 
 def test_the_best_is_that_of_the_targets_metric():
