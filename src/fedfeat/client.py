@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,7 @@ from fedfeat.models.counted import CountedModule
 from fedfeat.models.policy import PERSONAL, keys_with, sent_keys, tensor_policies
 from fedfeat.models.softmax_scope import SoftmaxScope, check_scope, in_scope, scope_terms
 from fedfeat.params import copy_into, select, snapshot
-from fedfeat.types import Setting, Turn, Weights
-
-if TYPE_CHECKING:
-    from fedfeat.types import Params, Tensors
+from fedfeat.types import Params, Setting, Tensors, Turn, Weights
 
 Batch = tuple[Tensor, Tensor]
 """Inputs (B, ...) as the network reads them, and labels (B,)."""
@@ -75,8 +72,7 @@ class ClientModule(CountedModule):
         self.channels_last, self.softmax_scope = channels_last, softmax_scope
         for name in ("_outside", "_prior"):
             self.register_buffer(name, None)
-        self.lr = self.base_lr
-        self.optimizer_state: dict[int, dict[str, Tensor]] = {}
+        self.lr, self.optimizer_state = self.base_lr, dict[int, dict[str, Tensor]]()
         self._initial_personal = snapshot(model, self.personal_keys)
 
     @property
@@ -91,7 +87,7 @@ class ClientModule(CountedModule):
             ConfigError: The key that does not fit.
         """
 
-    def take_personal(self, personal: "Params") -> None:
+    def take_personal(self, personal: Params) -> None:
         """Take the personal tensors of a client; without any, those of the common initial model."""
         copy_into(self.model, personal or self._initial_personal)
 
@@ -126,9 +122,14 @@ class ClientModule(CountedModule):
 
     def ready(self, turn: Turn) -> None:
         """Set what every method has anew in a turn; the worker's, before `begin_turn`."""
-        self.lr, counts, device = turn.lr, turn.class_counts, turn.device
-        self._outside, self._prior = scope_terms(self.model, self.softmax_scope, counts, device)
+        self.lr = turn.lr
+        self.scope_to(turn)
         self.begin_count()
+
+    def scope_to(self, turn: Turn) -> None:
+        """Take the softmax over what is the client's; the worker's, before `begin_turn` and before `adapt`."""
+        terms = scope_terms(self.model, self.softmax_scope, turn.class_counts, turn.device)
+        self._outside, self._prior = terms
 
     def begin_turn(self, turn: Turn) -> None:
         """Ready the method for one local fit, after `receive`."""
@@ -147,7 +148,7 @@ class ClientModule(CountedModule):
         """Mean cross-entropy of logits (B, num_classes) over the softmax's scope."""
         return functional.cross_entropy(in_scope(logits, self._outside, self._prior), labels)
 
-    def upload(self, turn: Turn, tensors: "Tensors") -> tuple[Any, Any]:
+    def upload(self, turn: Turn, tensors: Tensors) -> tuple[Any, Any]:
         """Give the payload for the server and the method's record to keep, or None; personal tensors are kept anyway.
 
         A function of its arguments, which own their tensors: clients that trained together upload one by one.
@@ -183,8 +184,7 @@ class ClientModule(CountedModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Lightning hook: the local objective, its mean kept for ``train/loss``."""
-        name = type(self).__name__
-        loss, count = self.loss(batch), len(batch[1])
+        loss, count, name = self.loss(batch), len(batch[1]), type(self).__name__
         if not isinstance(loss, Tensor) or loss.dim():
             got = getattr(loss, "shape", type(loss).__name__)
             raise TypeError(f"{name}.loss must give a scalar tensor, but it gives {got}")
@@ -235,7 +235,7 @@ class ClientModule(CountedModule):
         """Give quantities of the model that are worth watching over the rounds, each (n,)."""
         return {}
 
-    def own_tensors(self) -> "Params":
+    def own_tensors(self) -> Params:
         """Give the tensors of the client's own model that are not the model's after `recall` and `adapt`, by name."""
         return {}
 

@@ -209,7 +209,7 @@ BUGS = {
     "softmax over all": (
         "fed2 by class count",
         softmax_scope,
-        "outside_scope",
+        "_outside",
         lambda *_: None,
     ),
     "group norm averaged over everyone": (

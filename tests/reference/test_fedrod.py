@@ -227,7 +227,8 @@ def test_whole_runs_of_stacked_clients_are_those_of_serial(name, tmp_path):
     assert_stacks(tmp_path, *options)
 
 
-LOSS, RECEIVE, READY, ADD = FedRoDClient.loss, FedRoDClient.receive, FedRoDClient.ready, WeightedMean.add
+LOSS, RECEIVE, SCOPE_TO = FedRoDClient.loss, FedRoDClient.receive, FedRoDClient.scope_to
+ADD = WeightedMean.add
 
 
 def attached(self, batch):
@@ -242,7 +243,7 @@ def alone(self, batch):
 
 
 def reversed_prior(self, turn):
-    READY(self, turn)
+    SCOPE_TO(self, turn)
     self._prior = -self._prior
 
 
@@ -250,7 +251,7 @@ BUGS = {
     "gradients through the personal loss": (FedRoDClient, "loss", attached),
     "the personal head without the generic one": (FedRoDClient, "loss", alone),
     "heads forgotten": (FedRoDClient, "receive", lambda self, payload, memory: RECEIVE(self, payload, None)),
-    "the sign of the prior": (FedRoDClient, "ready", reversed_prior),
+    "the sign of the prior": (FedRoDClient, "scope_to", reversed_prior),
     "the generic model scored as the own one": (FedRoDClient, "predict", FedRoDClient.forward),
     "mean without weights": (WeightedMean, "add", lambda self, params, weight: ADD(self, params, 1)),
 }

@@ -192,6 +192,27 @@ def test_the_softmax_of_the_own_step_is_the_clients(tmp_path):
     assert scopes[0][0] == scopes[2][0] != scopes[1][0]
 
 
+class Doubled(PerFedAvgClient):
+    def scope_to(self, turn):
+        super().scope_to(turn)
+        self._prior = 2 * self._prior
+
+
+@pytest.mark.parametrize("half", [PerFedAvgClient, Doubled])
+def test_the_own_step_is_taken_by_the_softmax_of_the_fit(half, tmp_path):
+    """What a method makes of the softmax's scope holds for a fit and for what a client's own model is scored by."""
+    options = {"client": of(half, alpha=ALPHA, softmax_scope="balanced"), "num_rounds": 1}
+    federation = federation_of(tmp_path, **options)
+    worker, state = federation.executor.worker, federation.start().state
+    task = federation.plan.task(1, 2, 1, federation.server.broadcast(state, 2), None)
+    worker.fit(task)
+    of_the_fit = worker.module._prior.clone()
+    worker.module._prior = None
+    worker.evaluate_client(task)
+    assert torch.equal(worker.module._prior, of_the_fit)
+    assert of_the_fit.abs().max() > 0
+
+
 ADD, LOSS = WeightedMean.add, PerFedAvgClient.loss
 
 

@@ -57,9 +57,9 @@ class FedRoDClient(ClientModule):
         super().receive(payload, memory)
         copy_into(self.personal_head, memory.params if memory else self._initial_head)
 
-    def ready(self, turn: Turn) -> None:
+    def scope_to(self, turn: Turn) -> None:
         """Weigh the client's class counts."""
-        super().ready(turn)
+        super().scope_to(turn)
         if self._prior is not None:
             self._prior = self.gamma * self._prior
 

@@ -21,7 +21,6 @@ from fedfeat.config.origin import own_place
 from fedfeat.data.federated import FederatedData
 from fedfeat.models.freezing import still_keys
 from fedfeat.models.policy import DROPPED
-from fedfeat.models.softmax_scope import scope_terms
 from fedfeat.params import snapshot
 from fedfeat.seeding import derive_seed
 from fedfeat.types import Kept, Networks, Tensors, Turn
@@ -161,8 +160,7 @@ def adapt(
         found = data()
         turn = turn_of(module, Task(client_id, 0, None, None), None, found, seed)
         # After a `recall` the softmax is still that of the client before.
-        terms = scope_terms(module.model, module.softmax_scope, turn.class_counts, turn.device)
-        module._outside, module._prior = terms
+        module.scope_to(turn)
         with evaluating(module, found.device, trainer):
             module.adapt(turn)
 

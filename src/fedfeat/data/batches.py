@@ -30,7 +30,7 @@ def cut(
         world_size: Likewise.
     """
     # A full batch of one example counts as a smaller last batch, so that drop_singleton sees it.
-    size = max(num_examples, 2) if batch_size is None or batch_size == -1 else batch_size
+    size = max(num_examples, 2) if batch_size is None else batch_size
     tail = num_examples % size
     return size, num_examples - (tail if drop_singleton and tail < 2 * world_size else 0)
 

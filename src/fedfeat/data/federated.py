@@ -99,9 +99,10 @@ class FederatedData:
         return len(self.split.train.of(client_id))
 
     def largest_batch(self, batch_size: int | None) -> int:
-        """Give the examples of a step under a batch size, of which None and -1 mean the whole client."""
-        size = -1 if batch_size is None else batch_size
-        return int(np.diff(self.split.train.offsets).max(initial=1)) if size == -1 else size
+        """Give the examples of a step under a batch size, of which None means the whole client."""
+        if batch_size is not None:
+            return batch_size
+        return int(np.diff(self.split.train.offsets).max(initial=1))
 
     def test_indices(self, client_id: int) -> np.ndarray:
         """Give the test examples of one client."""
@@ -132,7 +133,7 @@ class FederatedData:
             client_id: The client.
             seed: The experiment's seed.
             round_idx: The round.
-            batch_size: Examples per batch over all ranks; None or -1 is the full data of the client.
+            batch_size: Examples per batch over all ranks; None is the full data of the client.
             drop_singleton: Whether to drop a smaller last batch that leaves a rank one example (batch norm).
             rank: This process among those that share the client.
             world_size: Number of processes that share the client; each takes a strided share of every batch.

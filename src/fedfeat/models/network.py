@@ -27,9 +27,6 @@ DROPOUTS = nn.modules.dropout._DropoutNd
 Block = tuple[str, nn.Sequential]
 """A block's name (as in its paper) and its layers, named too: conv, norm, relu, pool, dropout."""
 
-NetworkBuilder = Callable[[tuple[int, ...], int], "Network"]
-"""What a configured model is: ``(input_shape, num_classes) -> Network``."""
-
 Layer = Callable[[Tensor], Tensor]
 
 

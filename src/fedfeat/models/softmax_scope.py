@@ -28,53 +28,44 @@ def check_scope(model: nn.Module, scope: SoftmaxScope) -> None:
         raise ConfigError.rule("algorithm.client.softmax_scope", rule, scope)
 
 
-def outside_scope(
+def scope_terms(
     model: nn.Module, scope: SoftmaxScope, class_counts: np.ndarray, device: torch.device
-) -> Tensor | None:
-    """Mark the classes (C,) that the local softmax leaves out; None for none.
+) -> tuple[Tensor | None, Tensor | None]:
+    """Mark the classes that the local softmax leaves out, and give what is added to the logits, each (C,) or None.
 
     Args:
         model: The client's network.
         scope: See `SoftmaxScope`.
         class_counts: The client's training examples per class (C,).
-        device: Where the marks are needed.
+        device: Where they are needed.
     """
+    outside, prior = _outside(model, scope, class_counts), _log_prior(scope, class_counts)
+    return (
+        None if outside is None else outside.to(device),
+        None if prior is None else prior.to(device, dtype_of(model)),
+    )
+
+
+def _outside(model: nn.Module, scope: SoftmaxScope, class_counts: np.ndarray) -> Tensor | None:
     if scope == "all":
         return None
     inside = set(np.flatnonzero(class_counts).tolist())
     if scope == "kept_groups":
         assert isinstance(model, GroupedNetwork)
         inside = {c for classes in kept_sets(model.class_sets, class_counts.tolist()) for c in classes}
-    return torch.tensor([c not in inside for c in range(len(class_counts))], device=device)
+    return torch.tensor([c not in inside for c in range(len(class_counts))])
 
 
-def log_prior(
-    model: nn.Module, scope: SoftmaxScope, class_counts: np.ndarray, device: torch.device
-) -> Tensor | None:
-    """Give what is added to the logits in the local softmax (C,); None for nothing.
-
-    Args:
-        model: The client's network.
-        scope: See `SoftmaxScope`.
-        class_counts: The client's training examples per class (C,).
-        device: Where the numbers are needed.
-    """
+def _log_prior(scope: SoftmaxScope, class_counts: np.ndarray) -> Tensor | None:
     if scope != "balanced":
         return None
     # Against the largest: equal counts add exactly nothing. What is absent is outside of the scope.
     counts = np.maximum(class_counts, 1) / max(class_counts.max(), 1)
-    return torch.from_numpy(np.log(counts)).to(device, dtype_of(model))
-
-
-def scope_terms(
-    model: nn.Module, scope: SoftmaxScope, class_counts: np.ndarray, device: torch.device
-) -> tuple[Tensor | None, Tensor | None]:
-    """Give `outside_scope` and `log_prior`."""
-    return outside_scope(model, scope, class_counts, device), log_prior(model, scope, class_counts, device)
+    return torch.from_numpy(np.log(counts))
 
 
 def in_scope(logits: Tensor, outside: Tensor | None, prior: Tensor | None) -> Tensor:
-    """Give logits (B, C) as the local softmax takes them; the others as `outside_scope` and `log_prior` give them."""
+    """Give logits (B, C) as the local softmax takes them; the others as `scope_terms` gives them."""
     if prior is not None:
         logits = logits + prior
     return logits if outside is None else logits.masked_fill(outside, -torch.inf)

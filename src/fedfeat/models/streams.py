@@ -84,16 +84,6 @@ def flow_of(network: Network) -> Flow:
     return flow
 
 
-def streams(network: Network) -> list[set[str]]:
-    """Give the sets of convolutions and linear layers, by path, that write to one stream."""
-    flow, paths = flow_of(network), {id(module): name for name, module in network.named_modules()}
-    found: dict[int, set[str]] = {}
-    for number, step in enumerate(flow.steps):
-        if step.kind == "weighted":
-            found.setdefault(flow.stream(number), set()).add(paths[id(step.module)])
-    return list(found.values())
-
-
 def is_composite(layer: nn.Module) -> bool:
     """Whether convolutions or linear layers are inside of a layer."""
     return not isinstance(layer, WEIGHTED) and any(isinstance(module, WEIGHTED) for module in layer.modules())

@@ -13,9 +13,19 @@ from fedfeat.errors import ConfigError
 from fedfeat.models.blocks import fc_blocks, named_layers
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.network import Network
-from fedfeat.models.streams import streams
+from fedfeat.models.streams import flow_of
 from fedfeat.models.torchvision_adapter import torchvision_model
 from fedfeat.models.vgg import vgg9
+
+
+def streams(network):
+    """The sets of convolutions and linear layers, by path, that write to one stream."""
+    flow, paths = flow_of(network), {id(module): name for name, module in network.named_modules()}
+    found = {}
+    for number, step in enumerate(flow.steps):
+        if step.kind == "weighted":
+            found.setdefault(flow.stream(number), set()).add(paths[id(step.module)])
+    return list(found.values())
 
 
 def torchvision_streams(arch):

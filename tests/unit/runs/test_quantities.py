@@ -115,7 +115,9 @@ def test_a_share_of_the_own_best_is_reached_in_the_first_round_that_has_it(share
     assert measured_numbers(make(CURVE), [name])[name] == rounds * 10
 
 
-@pytest.mark.parametrize(("target", "rounds"), [("0.1", 0), ("0.101", 2), (".5", 2), ("0.77", 4), ("0.78", None)])
+@pytest.mark.parametrize(
+    ("target", "rounds"), [("0.1", 0), ("0.101", 2), (".5", 2), ("0.77", 4), ("0.78", None)]
+)
 def test_what_any_accuracy_took_is_that_of_the_first_round_at_it(target, rounds):
     name = f"to_target/{target}/bytes"
     assert measured_numbers(make(CURVE), [name]).get(name) == (None if rounds is None else rounds * 10)

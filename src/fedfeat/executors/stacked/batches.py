@@ -23,7 +23,7 @@ class StackedBatches:
         clients: The clients.
         phases: Optimizer steps of each in each phase of its fit, (K, P), falling.
         address: Seed and round.
-        batch_size: Examples per batch; None or -1 is the full data of the client.
+        batch_size: Examples per batch; None is the full data of the client.
         drop_singleton: See `FederatedData.train_batches`.
         one_shape: Whether every step has all clients and as many rows as the largest batch of all, for a program that
             is made for one shape: a client without a batch has rows labelled `PADDED` only.
