@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
+
+from fedfeat.errors import CheckpointError
 
 _TEMPORARY = re.compile(r"\..+\.(\d+-\d+-[0-9a-f]{8})-\w+\.tmp")
 
@@ -98,6 +101,29 @@ def atomic_write_bytes(path: str | Path, data: bytes, durable_name: bool = True)
 def atomic_write_text(path: str | Path, text: str) -> None:
     """Write `text` (UTF-8) to `path` completely or not at all."""
     atomic_write_bytes(path, text.encode())
+
+
+def write_once(path: Path, fields: Mapping[str, Any], indent: int | None = 2) -> None:
+    """Write fields as JSON where no file is: what a run began with stays as it was."""
+    if not path.exists():
+        atomic_write_text(path, json.dumps(fields, indent=indent) + "\n")
+
+
+@contextmanager
+def holding(path: Path, what: str) -> Iterator[None]:
+    """Read a file of a run within; that it is damaged is said by what it must do.
+
+    Args:
+        path: The file.
+        what: After "must", such as "describe the run's data".
+
+    Raises:
+        CheckpointError: What is within meets fields that it cannot read. A file that is missing it may see itself.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CheckpointError(f"{path} must {what}, but it does not: {error}.") from error
 
 
 @contextmanager

@@ -93,6 +93,16 @@ def test_a_second_start_reads_what_the_first_found(finished, cli, small, monkeyp
     assert (finished / "structure.json").stat().st_mtime_ns == stamp
 
 
+def test_what_it_found_is_read_or_refused(finished, cli, small):
+    """A torn file is one that somebody has written into: ours are written whole."""
+    (finished / "structure.json").write_text('{"depth": ')
+    lose_end(finished, 3)
+    found = cli(*small, *AUTO)
+    assert found.code == 2
+    assert "structure.json must say which depth the run has chosen, but it does not: " in found.stderr
+    assert "Traceback" not in found.stderr
+
+
 def test_the_warm_up_is_the_same_every_time_and_leaves_no_trace_in_the_weights(
     finished, cli, small, tmp_path
 ):

@@ -1,11 +1,13 @@
 """A file is the old one or the new one."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from fedfeat.files import atomic_open, atomic_write_bytes, atomic_write_text
+from fedfeat.errors import CheckpointError
+from fedfeat.files import atomic_open, atomic_write_bytes, atomic_write_text, holding, write_once
 
 
 def test_writes_and_replaces(tmp_path):
@@ -45,3 +47,26 @@ def test_the_name_changes_only_after_the_bytes_are_on_disk(tmp_path, monkeypatch
     monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("replace"), replace(a, b)))
     atomic_write_text(tmp_path / "a", "x")
     assert calls == ["fsync", "replace", "fsync"]
+
+
+def test_what_is_written_once_stays(tmp_path):
+    path = tmp_path / "new.json"
+    write_once(path, {"a": [1]})
+    write_once(path, {"a": [2]})
+    assert json.loads(path.read_text()) == {"a": [1]}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"b": 1}', "3", '{"a": "x"}', "\x00"])
+def test_a_damaged_file_is_named_with_what_it_must_do(text, tmp_path):
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with (
+        pytest.raises(CheckpointError, match=r"file\.json must count, but it does not: "),
+        holding(path, "count"),
+    ):
+        int(json.loads(path.read_text())["a"])
+
+
+def test_a_file_that_is_missing_is_not_damaged(tmp_path):
+    with pytest.raises(FileNotFoundError), holding(tmp_path / "no", "be"):
+        (tmp_path / "no").read_text()

@@ -4,16 +4,15 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from fedfeat.commands.assembly import build_experiment
 from fedfeat.config.rules import check
 from fedfeat.config.trust import check_stored
 from fedfeat.errors import CheckpointError
+from fedfeat.runs import directory
 from fedfeat.runs.below import holders
 
 if TYPE_CHECKING:
@@ -110,21 +109,9 @@ def stored_config(run_dir: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: There is no run, or its configuration cannot be read.
     """
-    path = run_dir / "config.yaml"
-    if not path.is_file():
+    if not (run_dir / "config.yaml").is_file():
         raise CheckpointError(f"DIR must be a run directory, but {run_dir} has no config.yaml.")
-    try:
-        config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise CheckpointError(
-            f"{path} must hold the run's configuration, but it does not: {error}."
-        ) from error
-    if not isinstance(config, dict) or not config:
-        kind = type(config).__name__ if config else "nothing"
-        raise CheckpointError(
-            f"{path} must hold the run's configuration, but it holds {kind} instead of keys."
-        )
-    return cast(dict[str, Any], config)
+    return dict(directory.stored_config(run_dir))
 
 
 def runs_below(folders: Iterable[Path], mark: str = "summary.json") -> list[Path]:

@@ -14,9 +14,8 @@ import torch
 import yaml
 
 from fedfeat.clients.worker import Worker
-from fedfeat.errors import CheckpointError
 from fedfeat.executors.base import Course
-from fedfeat.files import atomic_write_text
+from fedfeat.files import holding, write_once
 
 FILE = "executor.json"
 
@@ -52,8 +51,7 @@ class Choice(NamedTuple):
 
     def write(self, run_dir: Path) -> None:
         """Write it, once: a run goes on as it has begun."""
-        if not (run_dir / FILE).exists():
-            atomic_write_text(run_dir / FILE, json.dumps(self._asdict(), indent=2) + "\n")
+        write_once(run_dir / FILE, self._asdict())
 
 
 def stored(run_dir: Path) -> Choice | None:
@@ -63,16 +61,12 @@ def stored(run_dir: Path) -> Choice | None:
         CheckpointError: The file that tells is damaged.
     """
     path = run_dir / FILE
-    try:
+    if not path.exists():
+        return _begun_otherwise(run_dir)
+    with holding(path, "say how the run's turns are computed"):
         found = Choice(**json.loads(path.read_text()))
         if type(found.stacked) is not bool or type(found.num_threads) is not int or found.num_threads < 1:
             raise ValueError(f"stacked={found.stacked!r}, num_threads={found.num_threads!r}")
-    except FileNotFoundError:
-        return _begun_otherwise(run_dir)
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"{path} must say how the run's turns are computed, but it does not: {error}."
-        ) from error
     return found
 
 

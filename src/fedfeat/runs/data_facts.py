@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfeat.errors import CheckpointError
-from fedfeat.files import atomic_write_text
+from fedfeat.files import holding, write_once
 from fedfeat.runs.directory import DATA as FILE
 from fedfeat.types import Vocabulary
 
 if TYPE_CHECKING:
     from fedfeat.data.federated import FederatedData
+
+_RULE = "describe the run's data"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +68,7 @@ class DataFacts:
         words = self.vocabulary
         fields = {**vars(self), "class_counts": self.class_counts.tolist()}
         fields["vocabulary"] = words and {"size": words.size, "vectors": words.vectors is not None}
-        if not (run_dir / FILE).exists():
-            atomic_write_text(run_dir / FILE, json.dumps(fields) + "\n")
+        write_once(run_dir / FILE, fields, indent=None)
 
     @classmethod
     def read(cls, run_dir: Path) -> "DataFacts | None":
@@ -79,7 +80,7 @@ class DataFacts:
         path = run_dir / FILE
         if not path.exists():
             return None
-        try:
+        with holding(path, _RULE):
             fields = json.loads(path.read_text())
             words = fields.pop("vocabulary")
             counts = np.array(fields.pop("class_counts"), dtype=np.int64)
@@ -87,10 +88,6 @@ class DataFacts:
             if words and words["vectors"]:
                 return None
             return cls(**plain, class_counts=counts, vocabulary=words and Vocabulary(words["size"]))
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise CheckpointError(
-                f"{path} must describe the run's data, but it does not: {error}."
-            ) from error
 
 
 def check_same_data(run_dir: Path, data: "FederatedData") -> None:
@@ -100,12 +97,10 @@ def check_same_data(run_dir: Path, data: "FederatedData") -> None:
         CheckpointError: Examples or split differ, or the file that tells is damaged.
     """
     path = run_dir / FILE
-    try:
-        stored = json.loads(path.read_text()).get("fingerprint") or ()
-    except FileNotFoundError:
+    if not path.exists():
         return
-    except (ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path} must describe the run's data, but it does not: {error}.") from error
+    with holding(path, _RULE):
+        stored = json.loads(path.read_text()).get("fingerprint") or ()
     for what, old, new in zip(data.fingerprint._fields, stored, data.fingerprint, strict=False):
         if old != new:
             raise CheckpointError(

@@ -107,10 +107,11 @@ def stored_config(run_dir: Path) -> Mapping[str, Any]:
     rule = f"{path} must hold the run's configuration"
     try:
         stored = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise CheckpointError(f"{rule}, but it is not YAML: {error}.") from error
-    if not isinstance(stored, Mapping):
-        raise CheckpointError(f"{rule}, but it holds a {type(stored).__name__} instead of keys.")
+    if not isinstance(stored, Mapping) or not stored:
+        kind = f"a {type(stored).__name__}" if stored else "nothing"
+        raise CheckpointError(f"{rule}, but it holds {kind} instead of keys.")
     return stored
 
 

@@ -139,7 +139,9 @@ def _computed(run: Run, name: str) -> float | None:
         return _within(run, COSTS[found[1]], float(found[2]), found[3])
     if found := _OWN_BEST.fullmatch(name):
         return share_of_best(run, float(found[1])).get(found[2])
-    if (found := _TARGET.fullmatch(name)) and is_target(name, run):
+    # Of its own targets a run says itself whether it reached them.
+    own = run.summary.get("to_target") or {}
+    if (found := _TARGET.fullmatch(name)) and found[1] not in own and is_target(name, run):
         return _reached(run, float(found[1]), COSTS[found[2]])
     return None
 

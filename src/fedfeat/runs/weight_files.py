@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.errors import CheckpointError, ConfigError
-from fedfeat.files import atomic_write_text
+from fedfeat.files import holding, write_once
 
 FILE = "weights.json"
 
@@ -27,8 +27,8 @@ def digests(config: Mapping[str, Any]) -> dict[str, str]:
 def note_weights(run_dir: Path, config: Mapping[str, Any]) -> None:
     """Write the digests, once, where there are any."""
     found = digests(config)
-    if found and not (run_dir / FILE).exists():
-        atomic_write_text(run_dir / FILE, json.dumps(found, indent=2) + "\n")
+    if found:
+        write_once(run_dir / FILE, found)
 
 
 def check_same_weights(run_dir: Path, config: Mapping[str, Any]) -> None:
@@ -41,13 +41,9 @@ def check_same_weights(run_dir: Path, config: Mapping[str, Any]) -> None:
     found, path = digests(config), run_dir / FILE
     if not path.exists():
         return
-    try:
+    with holding(path, "hold the digests of the run's weights"):
         stored = json.loads(path.read_text())
         differing = [key for key in found if stored.get(key) != found[key]]
-    except (ValueError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path} must hold the digests of the run's weights, but it does not: {error}."
-        ) from error
     if differing:
         raise CheckpointError(
             f"{differing[0]} must be the file that the run in {run_dir} began with, but its digest is "

@@ -133,8 +133,12 @@ def test_a_target_is_one_of_the_targets_metric_and_of_a_cost_that_was_measured()
 
 
 def test_what_a_run_wrote_of_a_target_comes_before_what_its_table_says():
-    run = make(CURVE, to_target={"0.5": {"rounds": 3}})
-    assert measured_numbers(run, ["to_target/0.5/rounds"])["to_target/0.5/rounds"] == 3
+    run, names = (
+        make(CURVE, to_target={"0.5": {"rounds": 3}, "0.7": None}),
+        [f"to_target/{target}/rounds" for target in (0.5, 0.7, 0.6)],
+    )
+    measured = measured_numbers(run, names)
+    assert [measured.get(name) for name in names] == [3, None, 4]
 
 
 def test_the_best_is_that_of_the_targets_metric():

@@ -14,14 +14,14 @@ from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import cause_of
 from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Positive
-from fedfeat.errors import CheckpointError, ClientError
+from fedfeat.errors import ClientError
 from fedfeat.executors.base import Course
 from fedfeat.executors.serial import SerialExecutor
 from fedfeat.executors.stacked.stackable import check_stackable, probe
 from fedfeat.executors.stacked.stacking import gradients
 from fedfeat.executors.stacked.states import clock
 from fedfeat.executors.stacked.turns import chains, fit_stacked, has_phases, phases_of
-from fedfeat.files import atomic_write_text
+from fedfeat.files import holding, write_once
 from fedfeat.types import Update
 
 _log = logging.getLogger("fedfeat")
@@ -72,18 +72,15 @@ class VectorizedExecutor(SerialExecutor):
             CheckpointError: The file that tells is damaged.
         """
         path = run_dir / FILE
-        try:
-            self.num_together = max(int(json.loads(path.read_text())["num_together"]), 1)
-        except FileNotFoundError:
+        if not path.exists():
             return
-        except (ValueError, TypeError, LookupError) as error:
-            rule = "say how many clients are fitted at once"
-            raise CheckpointError(f"{path} must {rule}, but it does not: {error}.") from error
+        with holding(path, "say how many clients are fitted at once"):
+            self.num_together = max(int(json.loads(path.read_text())["num_together"]), 1)
 
     def note(self, run_dir: Path) -> None:
         """Keep the number where it follows from what was free on a GPU."""
-        if self._as_is_free and not (run_dir / FILE).exists():
-            atomic_write_text(run_dir / FILE, json.dumps({"num_together": self.num_together}) + "\n")
+        if self._as_is_free:
+            write_once(run_dir / FILE, {"num_together": self.num_together}, indent=None)
 
     def map(self, job: str, tasks: Sequence[Task], *shared: Any) -> Iterator[Any]:
         """Fit clients together; call any other method of the worker in cohort order."""
