@@ -11,6 +11,9 @@ from fedfeat.executors.base import Executor, raise_failures
 from fedfeat.runs.records import ClientRow
 from fedfeat.types import SentTo
 
+ClientScores = Mapping[int, Mapping[str, float]]
+"""By client ``own/acc`` and ``own/loss`` on its test part, beside what else is known of it."""
+
 
 class Evaluation(NamedTuple):
     """What an evaluated round adds to its record; see `RoundRecord`."""
@@ -76,14 +79,14 @@ def evaluate_validation(executor: Executor, payload: Any) -> dict[str, float]:
 
 def evaluate_global(
     executor: Executor, data: FederatedData, payload: Any, num_examples: np.ndarray
-) -> tuple[dict[str, float], dict[int, float], dict[int, float]]:
+) -> tuple[dict[str, float], ClientScores]:
     """Evaluate the server's model on the full test set and on each client's test part.
 
     Where each client sees the inputs its own way (`permuted`), there is no common test set: ``global/*`` is then the
     mean over all clients' test examples, or of the whole test set as the server sees it (`server_order`).
 
     Returns:
-        The metrics, and per client accuracy and loss.
+        The metrics, and the scores of clients that have a test part.
     """
     sizes = data.test_sizes()
     if data.permuted:
@@ -99,12 +102,12 @@ def evaluate_global(
         score = executor.score(payload)
         accuracies, losses = data.test_means(score.correct), data.test_means(score.losses)
         total_acc, total_loss = weighted_mean(score.correct), weighted_mean(score.losses)
-    present = np.flatnonzero(sizes)
-    by_client = {int(k): float(accuracies[k]) for k in present}
+    present = np.flatnonzero(sizes).tolist()
+    by_client = {k: float(accuracies[k]) for k in present}
     metrics = {"global/acc": total_acc, "global/loss": total_loss}
     pooled = len(num_examples) != len(sizes)  # one training client, the test parts of many
     metrics |= summarise_clients("global/client_acc", by_client, sizes if pooled else num_examples)
-    return metrics, by_client, {int(k): float(losses[k]) for k in present}
+    return metrics, {k: {"own/acc": by_client[k], "own/loss": float(losses[k])} for k in present}
 
 
 def evaluate_further(
@@ -133,33 +136,38 @@ def _evaluate_sent(executor: Executor, name: str, sent: SentTo) -> dict[str, flo
     return {f"global/{name}_acc": acc, f"global/{name}_loss": loss}
 
 
-def client_rows(
-    of_global: tuple[Mapping[int, float], Mapping[int, float]],
-    personal: Mapping[int, Mapping[str, float]],
-    turns: Mapping[int, Mapping[str, float]],
-    final: Mapping[int, Mapping[str, float]],
-    num_examples: np.ndarray,
-) -> tuple[ClientRow, ...]:
+def own_metrics(scores: Mapping[str, ClientScores], num_examples: np.ndarray) -> dict[str, float]:
+    """Sum up the scores of clients' own models, on test and, where there are any, validation examples.
+
+    Args:
+        scores: See `client_rows`.
+        num_examples: Training examples of every client (K,).
+    """
+    metrics: dict[str, float] = {}
+    for kind, prefix in (("personal", "personal"), ("local", "local_pre_agg"), ("final", "final_all")):
+        for name in ("acc", "val_acc"):
+            own = {k: found[f"own/{name}"] for k, found in scores[kind].items() if f"own/{name}" in found}
+            metrics |= summarise_clients(f"{prefix}/{name}", own, num_examples)
+    return metrics
+
+
+def client_rows(scores: Mapping[str, ClientScores], num_examples: np.ndarray) -> tuple[ClientRow, ...]:
     """Put an evaluated round together client by client.
 
     Args:
-        of_global: Accuracy and loss of the server's model, each by client.
-        personal: ``own/acc`` and ``own/loss`` of clients' own models.
-        turns: Metrics of the round's fits, by client.
-        final: Those of the fits after the last round.
+        scores: Of models of four kinds: ``global``, ``personal``, ``local`` right after the round's fits, with their
+            metrics, and ``final`` after those that follow the last round.
         num_examples: Training examples of every client (K,).
     """
-    accuracies, losses = of_global
 
     def row(k: int) -> ClientRow:
         own = {
             f"{name}_{what}": found.get(k, {}).get(f"own/{what}")
-            for name, found in (("personal", personal), ("local", turns), ("final", final))
+            for name, found in scores.items()
             for what in ("acc", "loss")
         }
-        turn = turns.get(k, {})
+        turn = scores["local"].get(k, {})
         own["train_loss"] = turn.get("train/loss") if turn.get("examples") else None
-        count = int(num_examples[k]) if k < len(num_examples) else 0
-        return ClientRow(k, count, accuracies.get(k), losses.get(k), **own)
+        return ClientRow(k, int(num_examples[k]) if k < len(num_examples) else 0, **own)
 
-    return tuple(row(k) for k in sorted({*accuracies, *personal, *turns, *final}))
+    return tuple(row(k) for k in sorted(set().union(*scores.values())))

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -17,7 +17,7 @@ from fedfeat.executors.base import Executor
 from fedfeat.loggers.base import RoundLogger, RunInfo
 from fedfeat.loggers.csv_logger import CsvLogger
 from fedfeat.rounds.finite import FiniteWatch
-from fedfeat.rounds.history import first_history, made_by, note, settle_tables
+from fedfeat.rounds.history import History, settle_tables
 from fedfeat.rounds.loop import Progress, first_progress, run_rounds
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.signals import Stopping
@@ -89,7 +89,7 @@ class Experiment:
         """
         stack.callback(self.executor.close)
         progress, kept = self.begin()
-        began = time.perf_counter() - kept.get("seconds", 0.0)
+        began = time.perf_counter() - kept.seconds
         resumed = progress.round_idx or None
         if resumed is not None and any(isinstance(logger, CsvLogger) for logger in self.loggers):
             run_dir, plan = self.info.run_dir, self.plan
@@ -100,26 +100,26 @@ class Experiment:
             stack.push(partial(_close, logger))
         # Processes that share a fit would stop in different rounds.
         stopping = stack.enter_context(Stopping(active=self.plan.world_size == 1, run_dir=self.info.run_dir))
-        rounds = iter(()) if kept.get("stopped") else self.rounds(progress)
+        rounds = iter(()) if kept.stopped else self.rounds(progress)
         watch = FiniteWatch()
         for progress, found in rounds:
             record = watch.noted(found)
             self._check_asked(record)
-            note(kept, record, self.targets, self.target_metric, self.stop_at)
+            kept.note(record, self.targets, self.target_metric, self.stop_at)
             for logger in self.loggers:
                 logger.log(record)
             if record.alignment is not None and self.is_primary:
                 self._draw_alignment(record)
-            last = record.round_idx == self.plan.num_rounds or kept.get("stopped")
+            last = record.round_idx == self.plan.num_rounds or kept.stopped
             due = last or stopping.requested or record.round_idx % self.checkpoint_every == 0
             if due and record.round_idx:
-                kept["seconds"] = time.perf_counter() - began
+                kept.seconds = time.perf_counter() - began
                 self._save(progress, kept)
             yield record
             stopping.deliver()
             if last:
                 break
-        kept["seconds"] = time.perf_counter() - began
+        kept.seconds = time.perf_counter() - began
         trained = progress.counters["compute/examples"] > self.spent.get("compute/examples", 0.0)
         if self.plan.num_rounds and not trained:
             raise ClientError(
@@ -155,41 +155,40 @@ class Experiment:
                 "encoding", path
             )  # one name for all rounds: services show them one after the other
 
-    def begin(self) -> tuple[Progress, dict[str, Any]]:
-        """Give where the run stands: its newest whole checkpoint, or the server's first state; and what else was kept.
+    def begin(self) -> tuple[Progress, History]:
+        """Give where the run stands: its newest whole checkpoint, or the server's first state; and its history.
 
         Raises:
             CheckpointError: The checkpoints are damaged, or of another configuration.
         """
         self.executor.open()
         self.server.setup(site_of(self.executor.worker, self.meter.spend))
-        here = machine(self.data.device)
         checkpoint = self.checkpoints.load_latest(lambda found: self.store.check(found.manifest))
+        kept = History.stored(checkpoint.extra if checkpoint else {})
+        kept.goes_on(machine(self.data.device))
         if checkpoint is None:
             worker = self.executor.worker
             state = self.server.init(worker.module.model, federation_of(worker, self.plan.excluded))
-            return first_progress(state, self.spent), made_by(first_history(), here)
+            return first_progress(state, self.spent), kept
         if checkpoint.config_sha256 != self.config_sha256:
             raise CheckpointError(
                 f"checkpoints must be of the same configuration, but those in {self.checkpoints.directory} are not."
             )
         self.store.restore(checkpoint.manifest)
         _log.info("Resuming after round %d of %d.", checkpoint.round_idx, self.plan.num_rounds)
-        progress = Progress(checkpoint.round_idx, checkpoint.server_state, checkpoint.counters)
-        return progress, made_by(checkpoint.extra, here)
+        return Progress(checkpoint.round_idx, checkpoint.server_state, checkpoint.counters), kept
 
-    def _save(self, progress: Progress, kept: dict[str, Any]) -> None:
+    def _save(self, progress: Progress, kept: History) -> None:
         if not self.is_primary:
             return
         for logger in self.loggers:
             logger.secure()
         manifest = self.store.persist()
-        self.checkpoints.save(Checkpoint(*progress, manifest, self.config_sha256, kept))
+        self.checkpoints.save(Checkpoint(*progress, manifest, self.config_sha256, asdict(kept)))
         self.store.collect(self.checkpoints.manifests())
 
-    def _summary(self, progress: Progress, kept: dict[str, Any]) -> dict[str, Any]:
-        reached = kept["to_target"]
-        if self.target_metric is not None and self.target_metric not in kept.get("final", {}):
+    def _summary(self, progress: Progress, kept: History) -> dict[str, Any]:
+        if self.target_metric is not None and self.target_metric not in kept.final:
             _log.warning(
                 "federation.target_metric should name a metric, but none is called %s.", self.target_metric
             )
@@ -197,17 +196,17 @@ class Experiment:
             "seed": self.plan.seed,
             "algorithm": self.algorithm,
             "num_rounds": self.plan.num_rounds,
-            "final": kept.get("final", {}),
-            "best_val": kept.get("best_val"),
-            "to_target": {str(target): reached.get(str(target)) for target in self.targets},
+            "final": kept.final,
+            "best_val": kept.best_val or None,
+            "to_target": {str(target): kept.to_target.get(str(target)) for target in self.targets},
             "weights_sha256": weights_sha256(progress.state, self.store),
             "config_sha256": self.config_sha256,
             "versions": versions(),
-            "git_commit": kept["git_commits"][-1],
-            "git_commits": kept["git_commits"],
-            "machines": kept["machines"],
-            "seconds": kept["seconds"],
-        } | {name: kept[name] for name in ("stopped", "repaired") if name in kept}
+            "git_commit": kept.git_commits[-1],
+            "git_commits": kept.git_commits,
+            "machines": kept.machines,
+            "seconds": kept.seconds,
+        } | {name: value for name in ("stopped", "repaired") if (value := getattr(kept, name))}
 
 
 def _close(logger: RoundLogger, kind: type[BaseException] | None, *_: Any) -> None:

@@ -11,12 +11,13 @@ from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
 from fedfeat.features.diagnostics import align
 from fedfeat.rounds.evaluation import (
+    ClientScores,
     Evaluation,
     client_rows,
     evaluate_further,
     evaluate_global,
     evaluate_validation,
-    summarise_clients,
+    own_metrics,
     summarise_observed,
     turn_metrics,
 )
@@ -208,24 +209,22 @@ class _Loop:
 
     def evaluate(self, state: Any, round_idx: int, tally: Tally) -> Evaluation:
         start = time.perf_counter()
-        metrics: dict[str, float] = {}
-        accuracies, losses = dict[int, float](), dict[int, float]()
-        observed: dict[str, tuple[float, ...]] = {}
+        metrics, observed = dict[str, float](), dict[str, tuple[float, ...]]()
+        scores: dict[str, ClientScores] = {"global": {}, "personal": {}, "local": tally.turns, "final": {}}
         payload, where = self.server.global_payload(state), (self.executor, self.data)
         if payload is not None:
-            metrics, accuracies, losses = evaluate_global(*where, payload, self.num_examples)
+            metrics, scores["global"] = evaluate_global(*where, payload, self.num_examples)
             if self.data.num_val:
                 metrics |= evaluate_validation(self.executor, payload)
             observed = {name: tuple(v.tolist()) for name, v in self.executor.observe(payload).items()}
             metrics |= summarise_observed(observed)
         metrics |= evaluate_further(*where, self.server.further_payloads(state), self.num_examples)
-        personal = self._own_scores(state, round_idx, self.everyone) if self.plan.personal else {}
-        final = self._final_scores(state) if self.plan.ends(round_idx) else {}
-        for prefix, found in (("personal", personal), ("local_pre_agg", tally.turns), ("final_all", final)):
-            for name in ("acc", "val_acc"):
-                own = {k: scores[f"own/{name}"] for k, scores in found.items() if f"own/{name}" in scores}
-                metrics |= summarise_clients(f"{prefix}/{name}", own, self.num_examples)
-        rows = client_rows((accuracies, losses), personal, tally.turns, final, self.num_examples)
+        if self.plan.personal:
+            scores["personal"] = self._own_scores(state, round_idx, self.everyone)
+        if self.plan.ends(round_idx):
+            scores["final"] = self._final_scores(state)
+        metrics |= own_metrics(scores, self.num_examples)
+        rows = client_rows(scores, self.num_examples)
         tally.spent("evaluate", time.perf_counter() - start)
         return Evaluation(metrics, rows, observed)
 

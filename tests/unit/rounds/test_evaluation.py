@@ -63,17 +63,16 @@ class Fixed:
 
 def test_the_global_model_on_all_and_on_every_client():
     data = make_data()
-    metrics, accuracies, losses = evaluate_global(Fixed(), data, None, np.array([3, 5, 8]))
+    metrics, scores = evaluate_global(Fixed(), data, None, np.array([3, 5, 8]))
     assert metrics["global/acc"] == 0.5
     assert metrics["global/loss"] == 2.5
     assert metrics["global/client_acc_worst"] == 0.5
-    assert accuracies == {0: 0.5, 1: 0.5, 2: 0.5}
-    assert losses == {0: 2.5, 1: 2.5, 2: 2.5}
+    assert scores == {k: {"own/acc": 0.5, "own/loss": 2.5} for k in range(3)}
 
 
 def test_a_model_of_pooled_data_is_scored_on_the_clients_test_parts():
-    metrics, accuracies, _ = evaluate_global(Fixed(), make_data().pooled(), None, np.array([16]))
-    assert len(accuracies) == 3
+    metrics, scores = evaluate_global(Fixed(), make_data().pooled(), None, np.array([16]))
+    assert len(scores) == 3
     assert metrics["global/client_acc_weighted"] == 0.5
 
 
@@ -102,8 +101,8 @@ def test_clients_weigh_by_training_examples_or_where_data_are_pooled_by_test_exa
 ):
     data = parts_of_the_test_set()
     data = data.pooled() if pooled else data
-    metrics, accuracies, _ = evaluate_global(OneRight(), data, None, num_examples)
-    assert accuracies == {0: 1.0, 1: 0.0, 2: 0.0}
+    metrics, scores = evaluate_global(OneRight(), data, None, num_examples)
+    assert {k: one["own/acc"] for k, one in scores.items()} == {0: 1.0, 1: 0.0, 2: 0.0}
     assert metrics["global/client_acc_mean"] == pytest.approx(1 / 3)
     assert metrics["global/client_acc_weighted"] == pytest.approx(weights[0] / sum(weights))
 
@@ -112,9 +111,8 @@ def test_a_client_without_test_examples_is_in_no_mean():
     data = make_data()
     parts = IndexTestParts(Parts(np.arange(6), np.array([0, 2, 2, 6])))
     data = FederatedData(data.dataset, data.split._replace(test=parts), transforms.none())
-    metrics, accuracies, losses = evaluate_global(OneRight(), data, None, np.array([3, 5, 8]))
-    assert accuracies == {0: 0.5, 2: 0.0}
-    assert losses == {0: 0.5, 2: 3.5}
+    metrics, scores = evaluate_global(OneRight(), data, None, np.array([3, 5, 8]))
+    assert scores == {0: {"own/acc": 0.5, "own/loss": 0.5}, 2: {"own/acc": 0.0, "own/loss": 3.5}}
     found = {name: value for name, value in metrics.items() if name.startswith("global/client_acc")}
     assert all(map(math.isfinite, found.values()))
     assert (found["global/client_acc_mean"], found["global/client_acc_worst"]) == (0.25, 0.0)
