@@ -164,7 +164,7 @@ class Around(Server):
             raise ConfigError.rule("algorithm.server.average", rule, type(average).__name__)
         self.average = average
         self.accepts_unequal, self.needs_everyone = average.accepts_unequal, average.needs_everyone
-        self.accepts_changing = average.accepts_changing
+        self.accepts_changing, self.needs_common_width = average.accepts_changing, average.needs_common_width
         self.needs_whole_model, self.rebuilds_networks = average.needs_whole_model, average.rebuilds_networks
         self.statistics = average.statistics
 
