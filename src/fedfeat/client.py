@@ -188,7 +188,7 @@ class ClientModule(CountedModule):
         if not isinstance(loss, Tensor) or loss.dim():
             got = getattr(loss, "shape", type(loss).__name__)
             raise TypeError(f"{name}.loss must give a scalar tensor, but it gives {got}")
-        self.count(loss, count)
+        loss = self.counted(loss, count, batch_idx)
         if (together := self.trainer.accumulate_grad_batches) > 1:
             loss = loss * (together / self.batches_of_step(batch_idx))
         if not loss.requires_grad:  # The backward pass would not say whose it is.

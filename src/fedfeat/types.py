@@ -137,8 +137,8 @@ class Survey(NamedTuple):
         asked: ``none``, the ``cohort``, ``all`` clients, or those of these numbers.
         augment: Whether the inputs are augmented as training inputs are.
         sends: Whether clients receive what `Server.broadcast` gives before they answer; else they go by what they keep.
-        counted: Which of it is bytes that are sent: inputs and answers; answers alone, where inputs are in what is sent
-            before the fits; or ``none`` where it stands for what a server computes.
+        counted: Which of it is bytes that are sent: inputs and answers; answers alone, where the cohort's inputs are in
+            what is sent before the fits; or ``none`` where it stands for what a server computes.
     """
 
     source: Source

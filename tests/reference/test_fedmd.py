@@ -165,9 +165,13 @@ def test_one_client_alone_agrees_with_itself(tmp_path):
             torch.testing.assert_close(mine[name], its[name], rtol=0, atol=1e-12)
 
 
-def test_scores_go_up_inputs_and_their_mean_go_down_and_no_weights(tmp_path):
-    """11 inputs of 4 numbers and 11 times 3 scores of 4 bytes, once somebody in the cohort has had a turn."""
-    sent, server = [], FedMDServer(**SERVER)
+@pytest.mark.parametrize("asked", ["cohort", "all"])
+def test_scores_go_up_inputs_and_their_mean_go_down_and_no_weights(asked, tmp_path):
+    """11 inputs of 4 numbers and 11 times 3 scores of 4 bytes, once somebody who is asked has had a turn.
+
+    Who answers without being in the cohort is sent the inputs alone.
+    """
+    sent, server = [], FedMDServer(**{**SERVER, "asked": asked})
     federation = federation_of(tmp_path, server=server)
     aggregate, hear = server.aggregate, server.hear
     server.aggregate = lambda state, updates: aggregate(state, sent.extend(u.payload for u in updates))
@@ -179,9 +183,10 @@ def test_scores_go_up_inputs_and_their_mean_go_down_and_no_weights(tmp_path):
     had = set()
     for step, record in federation.rounds():
         assert step.state == FedMDState()
-        old = had & set(record.cohort)
+        old = had if asked == "all" else had & set(record.cohort)
         up += len(old) * 11 * 3 * 4
         down += len(record.cohort) * 11 * (4 + 3) * 4 if old else 0
+        down += len(old - set(record.cohort)) * 11 * 4 * 4
         had |= set(record.cohort)
         assert (record.metrics["comm/up_bytes"], record.metrics["comm/down_bytes"]) == (up, down)
     assert sent == [Consensus()] * 18

@@ -17,14 +17,14 @@ from fedfeat.commands import assembly, running
 pytestmark = pytest.mark.slow
 
 ROUNDS = 15
-# Every batch of 64 falls into equal halves, so the mean of both ranks' mean gradients is the gradient of the batch. The
-# momentum that clients keep makes the checkpoints hold personal state, which all ranks need on resume.
+# A batch of 63 falls into 32 and 31: the ranks' gradients are weighed by their examples. The momentum that clients keep
+# makes the checkpoints hold personal state, which all ranks need on resume.
 RUN = (
     "partition=iid",
     "model=mlp",
     "federation.num_clients=2",
     f"federation.num_rounds={ROUNDS}",
-    "federation.batch_size=64",
+    "federation.batch_size=63",
     "federation.local_epochs=null",
     "federation.local_steps=2",
     "federation.opt_state=keep",

@@ -248,6 +248,15 @@ def test_features_are_what_the_last_layer_reads(method, run):
         torch.testing.assert_close(model.module.model.last_layer(features).float(), model(inputs))
 
 
+def test_features_of_a_client_are_those_of_its_own_network(run):
+    """Per-FedAvg's is made by a step on the client's data, beside the network that was received."""
+    path = run("algorithm=per_fedavg", "algorithm.client.alpha=0.5")
+    inputs = reopen(path)[0].data.dataset.test.inputs[:70]
+    model = fedfeat.load(path).personal_model(1)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.module.own.network.last_layer(model.features(inputs)), model(inputs))
+
+
 def test_earlier_checkpoints_have_their_models(run):
     found = fedfeat.load(run("algorithm=fedavg"))
     experiment, _ = reopen(found.run_dir)

@@ -104,6 +104,7 @@ class Worker(ModulesOfClients):
         module = self.module_of(task.client_id, task.round_idx)
         turn = self.begin(module, task)
         batches = self._batches(task.client_id, task.round_idx)
+        module.rank_share = batches.share if self.lightning.world_size > 1 else None
         with self.trainer.autocast(self.data.device):
             batches = module.prepare(batches)
         begin_fit(self.lightning, turn.num_steps, max(len(batches), 1))

@@ -1,6 +1,8 @@
 """A network of a run that was read back: its logits, its predictions, its features."""
 
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.clients.local_trainer import LocalTrainer
-from fedfeat.params import full
+from fedfeat.params import copy_into, full
 
 
 class Model:
@@ -57,5 +59,14 @@ class Model:
             return torch.cat([full(function(self._read(part))) for part in parts])
 
     def _represented(self, x: Tensor) -> Tensor:
-        network: Any = self.module.model
-        return network.representation(self.module.laid_out(x))
+        return self._own_network.representation(self.module.laid_out(x))
+
+    @cached_property
+    def _own_network(self) -> Any:
+        """The network as the method has it for this model, where that is another one than the module's."""
+        own = self.module.own_tensors()
+        if not own:
+            return self.module.model
+        network = deepcopy(self.module.model)
+        copy_into(network, own)
+        return network

@@ -96,10 +96,10 @@ def _broken_lengths(
 ) -> Iterator[tuple[str, str, Any]]:
     """Go through the rules between a fit's length and what makes its epochs shorter or counts batches together."""
     limit, together = trainer.get("limit_train_batches"), trainer.get("accumulate_grad_batches") or 1
-    if limit is not None and _is_number(steps := federation.get("local_steps")):
-        yield "trainer.limit_train_batches", f"be null beside federation.local_steps ({steps})", limit
-    if together > 1:
-        for reason in _counted_in_batches(federation, scenario):
+    for reason in _counted_in_batches(federation, scenario):
+        if limit is not None:
+            yield "trainer.limit_train_batches", f"be null beside {reason}", limit
+        if together > 1:
             yield "trainer.accumulate_grad_batches", f"be 1 beside {reason}", together
 
 

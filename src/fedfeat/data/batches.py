@@ -117,6 +117,17 @@ class ClientBatches:
         with_values._beside = values
         return with_values
 
+    def share(self, batch_idx: int) -> tuple[float, float]:
+        """Say how many examples of a batch are this rank's, and what its mean loss weighs in the mean over all ranks.
+
+        An example that several ranks take is shared by them.
+        """
+        size = min(self._size, self._kept - batch_idx * self._size)
+        own: float = len(range(self._rank, size, self._world_size))
+        if size < self._world_size:
+            own = 1 / len(range(self._rank % size, self._world_size, size))
+        return own, self._world_size * own / size
+
     def _share(self, batch: Tensor) -> Tensor:
         """Give this rank's part; where a batch has fewer examples than ranks, some are taken twice.
 

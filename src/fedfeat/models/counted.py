@@ -1,6 +1,6 @@
 """What a fit has cost and lost, counted as it goes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import cast
 
@@ -17,6 +17,8 @@ class CountedModule(ClippedModule):
     """A LightningModule around a ``model`` that counts losses and examples of a fit, and knows the FLOPs of both."""
 
     model: nn.Module
+    rank_share: Callable[[int], tuple[float, float]] | None = None
+    """See `data.batches.ClientBatches.share`; set by the worker where processes share a fit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,11 +29,16 @@ class CountedModule(ClippedModule):
         self._loss_sum: Tensor | float = 0.0
         self._num_seen = 0.0
 
-    def count(self, loss: Tensor, num_examples: int) -> None:
-        """Count a batch by its mean loss."""
+    def counted(self, loss: Tensor, num_examples: int, batch_idx: int) -> Tensor:
+        """Count a batch by its mean loss, and give the loss that the step is made of.
+
+        Processes that share a batch take the plain mean of their gradients, so each weighs its own by its examples.
+        """
+        own, weight = (num_examples, 1.0) if self.rank_share is None else self.rank_share(batch_idx)
         # A tensor on the model's device: reading it out here would wait for the GPU at every step.
-        self._loss_sum = self._loss_sum + full(loss.detach()) * num_examples
-        self._num_seen += num_examples
+        self._loss_sum = self._loss_sum + full(loss.detach()) * own
+        self._num_seen += own
+        return loss if weight == 1 else loss * weight
 
     def on_train_end(self) -> None:
         """Lightning hook: put together what the devices of this fit have seen."""

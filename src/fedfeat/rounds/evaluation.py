@@ -11,7 +11,7 @@ from fedfeat.executors.base import Executor, raise_failures
 from fedfeat.runs.records import ClientRow
 from fedfeat.types import SentTo
 
-ClientScores = Mapping[int, Mapping[str, float]]
+ClientScores = dict[int, dict[str, float]]
 """By client ``own/acc`` and ``own/loss`` on its test part, beside what else is known of it."""
 
 

@@ -11,7 +11,6 @@ from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor
 from fedfeat.features.diagnostics import align
 from fedfeat.rounds.evaluation import (
-    ClientScores,
     Evaluation,
     client_rows,
     evaluate_further,
@@ -124,9 +123,8 @@ class _Loop:
         evaluated = plan.evaluates(round_idx + 1)
         # The evaluation's own time is part of the total, so the clock is read after it.
         found = self.evaluate(state, round_idx + 1, tally) if evaluated else Evaluation()
-        metrics |= found.metrics
         alignment = align(tally.preferences, plan.probe.pref_neg) if plan.probe else None
-        metrics |= alignment.metrics if alignment else {}
+        metrics |= found.metrics | (alignment.metrics if alignment else {})
         tally.spent("total", time.perf_counter() - start)
         counters = tally.closed()
         metrics = {**counters, **metrics}
@@ -149,13 +147,16 @@ class _Loop:
 
         def counted(results: Iterator[Answer | ClientError]) -> Iterator[Answer]:
             for answer in filter(None, map(self._survived, results)):
+                size = num_bytes(answer.payload)
                 tally.computed(answer.flops)
-                tally.sent(inputs.nbytes if survey.counted == "all" else 0)
-                tally.received(num_bytes(answer.payload) if survey.counted != "none" else 0)
+                # The cohort may get the inputs with what is sent before the fits; who has no answer needs none.
+                apart = survey.counted == "answers" and size and answer.client_id not in cohort
+                tally.sent(inputs.nbytes if survey.counted == "all" or apart else 0)
+                tally.received(size if survey.counted != "none" else 0)
                 yield answer
 
-        answers = counted(self.executor.map("answer", Turns(asked, make), inputs))
-        return self.server.hear(state, inputs, answers)
+        answers = self.executor.map("answer", Turns(asked, make), inputs)
+        return self.server.hear(state, inputs, counted(answers))
 
     def _turns(self, state: Any, round_idx: int, cohort: tuple[int, ...], tally: Tally) -> Turns:
         plan = self.plan
@@ -210,7 +211,7 @@ class _Loop:
     def evaluate(self, state: Any, round_idx: int, tally: Tally) -> Evaluation:
         start = time.perf_counter()
         metrics, observed = dict[str, float](), dict[str, tuple[float, ...]]()
-        scores: dict[str, ClientScores] = {"global": {}, "personal": {}, "local": tally.turns, "final": {}}
+        scores = {"global": {}, "personal": {}, "local": tally.turns, "final": {}}
         payload, where = self.server.global_payload(state), (self.executor, self.data)
         if payload is not None:
             metrics, scores["global"] = evaluate_global(*where, payload, self.num_examples)

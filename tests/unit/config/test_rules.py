@@ -108,6 +108,16 @@ def test_parts_of_epochs_have_no_batches_of_one_step():
             "1 beside a federation.local_epochs that is no whole number (0.5)",
         ),
         ({"local_epochs": 2}, {"accumulate_grad_batches": 2, "limit_train_batches": 2}, None),
+        (
+            {"local_epochs": 1.5},
+            {"limit_train_batches": 2},
+            "null beside a federation.local_epochs that is no whole number (1.5)",
+        ),
+        (
+            {"local_epochs": 1, "final_epochs": 0.5},
+            {"limit_train_batches": 2},
+            "null beside a federation.final_epochs that is no whole number (0.5)",
+        ),
         ({"local_steps": 5}, {"accumulate_grad_batches": 1, "limit_train_batches": None}, None),
     ],
 )

@@ -95,6 +95,24 @@ def test_augmentation_does_not_change_the_order():
     ]
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("batch_size", [4, 5, 6, 13, None])
+def test_what_ranks_share_weighs_every_example_of_a_batch_alike(batch_size, world_size):
+    """Ranks take the mean of their gradients; of 14 examples the last batch may have fewer than there are ranks."""
+    ranks = [
+        federated().train_batches(0, 0, 0, batch_size, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    whole = federated().train_batches(0, 0, 0, batch_size)
+    for batch_idx, (expected, *parts) in enumerate(zip(epoch(whole), *map(epoch, ranks), strict=True)):
+        weights = dict.fromkeys(expected, 0.0)
+        for batches, part in zip(ranks, parts, strict=True):
+            for example in part:
+                weights[example] += batches.share(batch_idx)[1] / world_size / len(part)
+        assert list(weights.values()) == pytest.approx([1 / len(expected)] * len(expected))
+        assert sum(batches.share(batch_idx)[0] for batches in ranks) == pytest.approx(len(expected))
+
+
 def test_an_iterator_that_is_never_used_draws_nothing():
     used, unused = federated().train_batches(0, 0, 0, 4), federated().train_batches(0, 0, 0, 4)
     iter(unused)
