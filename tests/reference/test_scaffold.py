@@ -166,9 +166,11 @@ def test_one_client_is_alone_in_every_round(tmp_path):
     assert max(float(c.abs().max()) for c in found[-1].state.control.values()) > 0.01
 
 
+@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize(("precision", "atol"), [("64-true", 1e-13), ("bf16-true", 1e-6)])
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_c_is_the_mean_of_all_c_k_after_every_round(weighting, tmp_path):
-    """Of five clients two take part; those that never have are zero."""
+def test_c_is_the_mean_of_all_c_k_after_every_round(weighting, precision, atol, option, tmp_path):
+    """Of five clients two take part; those that never have are zero. In half precision controls are in full."""
     data = make_data((3, 5, 8, 2, 6))
     plan = {
         "data": data,
@@ -176,8 +178,10 @@ def test_c_is_the_mean_of_all_c_k_after_every_round(weighting, tmp_path):
         "batch_size": 2,
         "cohort_size": 2,
         "num_rounds": 5,
-    } | DOUBLE
-    federation = parties(tmp_path, client=ScaffoldClient, server=server(weighting), **plan)
+        "precision": precision,
+    }
+    client = partial(ScaffoldClient, option=option)
+    federation = parties(tmp_path, client=client, server=server(weighting), **plan)
     weights = [data.num_examples(k) if weighting == "samples" else 1 for k in range(5)]
     seen = set()
     for step, record in federation.rounds():
@@ -185,7 +189,7 @@ def test_c_is_the_mean_of_all_c_k_after_every_round(weighting, tmp_path):
         for key, tensor in step.state.control.items():
             kept = [(weights[k], federation.store.get(k).memory.control[key]) for k in federation.store]
             expected = sum((w * c for w, c in kept), start=torch.zeros_like(tensor)) / sum(weights)
-            torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-13)
+            torch.testing.assert_close(tensor, expected, rtol=0, atol=atol)
         if len(record.cohort):
             assert set(federation.store) == seen
     assert len(seen) > 2

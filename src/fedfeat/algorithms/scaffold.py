@@ -27,7 +27,7 @@ from fedfeat.config.conditions import Positive
 from fedfeat.models.clipping import Bound
 from fedfeat.models.frozen import FrozenCopy
 from fedfeat.models.group_rows import take_rows
-from fedfeat.params import select, trained_names, zeros_of
+from fedfeat.params import full, select, trained_names, zeros_of
 from fedfeat.server import AveragingServer
 from fedfeat.types import Federation, Params, Setting, Tensors, Turn, Update, Weights
 
@@ -113,10 +113,13 @@ class ScaffoldClient(ClientModule):
         own = turn.memory.control if turn.memory else zeros_of(y, self._trained)
         if self.option == "I":
             found = tensors["gradient"]
-            change = {key: found[f"network.{key}"] - own[key] for key in self._trained}
+            change = {key: (found[f"network.{key}"] - own[key]).to(y[key]) for key in self._trained}
         else:
             change = self._change(turn, y)
-        return Controlled(y, change), Control({key: own[key] + change[key] for key in self._trained})
+        # The server sums changes in full precision, so that c stays the mean of all c_k.
+        return Controlled(y, change), Control(
+            {key: full(own[key]) + full(change[key]) for key in self._trained}
+        )
 
     def _change(self, turn: Turn, y: dict[str, Tensor]) -> dict[str, Tensor]:
         """Give ``(x - y) / (||a||_1 * lr) - c``; nothing has changed where no step was made."""
