@@ -116,6 +116,9 @@ def end_a_fit(rank, place, found):
     module._trainer = SimpleNamespace(world_size=2, strategy=strategy)
     module.on_train_end()
     found.put((rank, module.model[0].running_mean.tolist(), module._loss_sum, module._num_seen))
+    # Gloo aborts a process whose peer ends while they still talk.
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 
 
 def test_devices_that_share_a_fit_leave_it_with_the_same_statistics(tmp_path):

@@ -182,5 +182,5 @@ def test_the_mean_loss_of_many_batches_is_that_of_one_in_half_precision_too(dtyp
     module = parties(tmp_path).executor.worker.module
     module.begin_count()
     for _ in range(2000):
-        module.count(torch.tensor(2.3, dtype=dtype), 64)
+        module.counted(torch.tensor(2.3, dtype=dtype), 64, 0)
     assert float(module._loss_sum) / module._num_seen == pytest.approx(2.3, rel=1e-2)
