@@ -184,11 +184,11 @@ class ClientModule(CountedModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Lightning hook: the local objective, its mean kept for ``train/loss``."""
-        loss, count, name = self.loss(batch), len(batch[1]), type(self).__name__
+        loss, name = self.loss(batch), type(self).__name__
         if not isinstance(loss, Tensor) or loss.dim():
             got = getattr(loss, "shape", type(loss).__name__)
             raise TypeError(f"{name}.loss must give a scalar tensor, but it gives {got}")
-        loss = self.counted(loss, count, batch_idx)
+        loss = self.counted(loss, len(batch[1]), batch_idx)
         if (together := self.trainer.accumulate_grad_batches) > 1:
             loss = loss * (together / self.batches_of_step(batch_idx))
         if not loss.requires_grad:  # The backward pass would not say whose it is.

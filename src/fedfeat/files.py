@@ -110,18 +110,18 @@ def write_once(path: Path, fields: Mapping[str, Any], indent: int | None = 2) ->
 
 
 @contextmanager
-def holding(path: Path, what: str) -> Iterator[None]:
-    """Read a file of a run within; that it is damaged is said by what it must do.
+def fields_of(path: Path, what: str) -> Iterator[Any]:
+    """Give what a JSON file of a run holds, to be read within; that it is damaged is said by what it must do.
 
     Args:
-        path: The file.
+        path: The file, which is there.
         what: After "must", such as "describe the run's data".
 
     Raises:
-        CheckpointError: What is within meets fields that it cannot read. A file that is missing it may see itself.
+        CheckpointError: It is no JSON, or what is within meets fields that it cannot read.
     """
     try:
-        yield
+        yield json.loads(path.read_text())
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise CheckpointError(f"{path} must {what}, but it does not: {error}.") from error
 

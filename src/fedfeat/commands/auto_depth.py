@@ -23,7 +23,7 @@ from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ConfigError
 from fedfeat.features.diagnostics import AlignmentProbe
 from fedfeat.features.preference import choose_depth, total_variance, tv_threshold
-from fedfeat.files import holding, write_once
+from fedfeat.files import atomic_write_text, fields_of
 from fedfeat.models.group_plan import numbered_layers
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.network import Network
@@ -94,7 +94,7 @@ def depth_by_warmup(
         "reason": reason,
         **{name: update.metrics[name] for name in _COST},
     }
-    write_once(run_dir / FILE, found)
+    atomic_write_text(run_dir / FILE, json.dumps(found, indent=2) + "\n")
     return depth
 
 
@@ -129,8 +129,8 @@ def _found(run_dir: Path) -> dict[str, Any]:
     path = run_dir / FILE
     if not path.exists():
         return {}
-    with holding(path, "say which depth the run has chosen"):
-        return {**json.loads(path.read_text())}
+    with fields_of(path, "say which depth the run has chosen") as fields:
+        return {**fields}
 
 
 def _tv_of_layers(worker: Worker, unit: str) -> tuple[list[str], list[float]]:

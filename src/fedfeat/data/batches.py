@@ -97,7 +97,7 @@ class ClientBatches:
         if not len(order):
             return
         for batch in order.split(self._size):
-            places = batch if self._world_size == 1 else self._share(batch)
+            places = batch if self._world_size == 1 else self._part(batch)
             chosen = self._indices[places]
             x: Any = data.train_inputs(chosen, self.augmentation)
             yield (x if self._beside is None else (x, self._beside[places])), data.train_labels(chosen)
@@ -128,7 +128,7 @@ class ClientBatches:
             own = 1 / len(range(self._rank % size, self._world_size, size))
         return own, self._world_size * own / size
 
-    def _share(self, batch: Tensor) -> Tensor:
+    def _part(self, batch: Tensor) -> Tensor:
         """Give this rank's part; where a batch has fewer examples than ranks, some are taken twice.
 
         A rank without an example would wait for the others forever.

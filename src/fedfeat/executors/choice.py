@@ -5,7 +5,6 @@ Everything here fixes numbers. What a clock decides, `auto.AutoExecutor`, does n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ import yaml
 
 from fedfeat.clients.worker import Worker
 from fedfeat.executors.base import Course
-from fedfeat.files import holding, write_once
+from fedfeat.files import fields_of, write_once
 
 FILE = "executor.json"
 
@@ -63,8 +62,8 @@ def stored(run_dir: Path) -> Choice | None:
     path = run_dir / FILE
     if not path.exists():
         return _begun_otherwise(run_dir)
-    with holding(path, "say how the run's turns are computed"):
-        found = Choice(**json.loads(path.read_text()))
+    with fields_of(path, "say how the run's turns are computed") as fields:
+        found = Choice(**fields)
         if type(found.stacked) is not bool or type(found.num_threads) is not int or found.num_threads < 1:
             raise ValueError(f"stacked={found.stacked!r}, num_threads={found.num_threads!r}")
     return found

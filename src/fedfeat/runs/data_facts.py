@@ -1,6 +1,5 @@
 """What a network needs to know of the data, kept in the run directory, so that a model can be loaded without them."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfeat.errors import CheckpointError
-from fedfeat.files import holding, write_once
+from fedfeat.files import fields_of, write_once
 from fedfeat.runs.directory import DATA as FILE
 from fedfeat.types import Vocabulary
 
@@ -80,8 +79,7 @@ class DataFacts:
         path = run_dir / FILE
         if not path.exists():
             return None
-        with holding(path, _RULE):
-            fields = json.loads(path.read_text())
+        with fields_of(path, _RULE) as fields:
             words = fields.pop("vocabulary")
             counts = np.array(fields.pop("class_counts"), dtype=np.int64)
             plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
@@ -99,8 +97,8 @@ def check_same_data(run_dir: Path, data: "FederatedData") -> None:
     path = run_dir / FILE
     if not path.exists():
         return
-    with holding(path, _RULE):
-        stored = json.loads(path.read_text()).get("fingerprint") or ()
+    with fields_of(path, _RULE) as fields:
+        stored = fields.get("fingerprint") or ()
     for what, old, new in zip(data.fingerprint._fields, stored, data.fingerprint, strict=False):
         if old != new:
             raise CheckpointError(

@@ -1,13 +1,12 @@
 """Which files of weights a run began with: what of a network stays as they have it stands nowhere else."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedfeat.errors import CheckpointError, ConfigError
-from fedfeat.files import holding, write_once
+from fedfeat.files import fields_of, write_once
 
 FILE = "weights.json"
 
@@ -41,8 +40,7 @@ def check_same_weights(run_dir: Path, config: Mapping[str, Any]) -> None:
     found, path = digests(config), run_dir / FILE
     if not path.exists():
         return
-    with holding(path, "hold the digests of the run's weights"):
-        stored = json.loads(path.read_text())
+    with fields_of(path, "hold the digests of the run's weights") as stored:
         differing = [key for key in found if stored.get(key) != found[key]]
     if differing:
         raise CheckpointError(

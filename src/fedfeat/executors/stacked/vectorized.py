@@ -1,6 +1,5 @@
 """Many clients in one fit: their models stacked along a new axis, step for step what they would do alone."""
 
-import json
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -21,7 +20,7 @@ from fedfeat.executors.stacked.stackable import check_stackable, probe
 from fedfeat.executors.stacked.stacking import gradients
 from fedfeat.executors.stacked.states import clock
 from fedfeat.executors.stacked.turns import chains, fit_stacked, has_phases, phases_of
-from fedfeat.files import holding, write_once
+from fedfeat.files import fields_of, write_once
 from fedfeat.types import Update
 
 _log = logging.getLogger("fedfeat")
@@ -74,8 +73,8 @@ class VectorizedExecutor(SerialExecutor):
         path = run_dir / FILE
         if not path.exists():
             return
-        with holding(path, "say how many clients are fitted at once"):
-            self.num_together = max(int(json.loads(path.read_text())["num_together"]), 1)
+        with fields_of(path, "say how many clients are fitted at once") as fields:
+            self.num_together = max(int(fields["num_together"]), 1)
 
     def note(self, run_dir: Path) -> None:
         """Keep the number where it follows from what was free on a GPU."""
