@@ -107,6 +107,10 @@ class AveragingServer(Server):
     def with_params(self, state: Any, params: "Params") -> Any:
         """Give the same state with other averaged tensors, of the same names and shapes."""
 
+    def mean(self, state: Any, updates: Iterable[Update]) -> Any:
+        """As `aggregate`, for a half that goes on by `with_params`, and so without what follows from the tensors."""
+        return self.aggregate(state, updates)
+
     def weights(self, state: Any, client_id: int, num_examples: int) -> "Params | None":
         """Give what a client weighs in the mean of each tensor, float64: () or, for each of its rows, (n,).
 

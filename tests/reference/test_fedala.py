@@ -176,6 +176,17 @@ def test_more_layers_than_there_are_are_refused():
         FedALAClient(model=network(), optimizer=optimizer, layers=3)
 
 
+def test_small_steps_of_the_weights_are_made_in_half_precision_too(tmp_path):
+    """Just below 1 neighbours in bfloat16 are .004 apart; steps of W_k are a tenth of it."""
+    federation = federation_of(tmp_path, client(eta=0.01), **HARD | {"precision": "bf16-true"})
+    federation.run()
+    kept = [federation.store.get(k).memory for k in federation.store]
+    assert all(tensor.dtype == torch.bfloat16 for memory in kept for tensor in memory.params.values())
+    moved = torch.cat([(1 - weight).flatten() for memory in kept for weight in memory.weights.values()])
+    assert moved.dtype == torch.float32
+    assert ((moved > 0) & (moved < 0.001)).any()
+
+
 ADD, MIXED, UPLOAD = WeightedMean.add, fedala.mixed, FedALAClient.upload
 RECEIVE, LEARN = FedALAClient.receive, FedALAClient._learn
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from harness import parties
+from width_rounds import SETTINGS, federation_of
 
+from fedfeat import tree
 from fedfeat.algorithms.fedopt import FedAdamServer, FedAvgMServer
 from fedfeat.algorithms.fedrolex import FedRolexServer
 from fedfeat.algorithms.heterofl import HeteroFLClient, HeteroFLServer
@@ -119,7 +121,7 @@ def test_a_round_without_updates_moves_the_window_alone(tmp_path):
     first = after(server, started(tmp_path, server), (0, 1), 0.1)
     rested = server.aggregate(first, [])
     assert rested.average.round_idx == first.average.round_idx + 1
-    assert rested.average.params is first.average.params
+    assert tree.sha256(rested.average.params) == tree.sha256(first.average.params)
     assert rested.moments is first.moments
 
 
@@ -128,3 +130,18 @@ def test_around_each_other_both_rest(tmp_path):
     server, _, first, second = two_rounds(tmp_path, "avgm", inner)
     old, new = (server.params(state)[FIRST] for state in (first, second))
     assert (old != new).any(1).tolist() == [True, True, False, False]
+
+
+def test_statistics_are_taken_once_a_round_of_what_the_step_has_given(tmp_path):
+    """Those of the whole network that is sent, at the cost of HeteroFL alone."""
+    setting, run = SETTINGS["batch norm"], {}
+    for name, server in (("alone", HeteroFLServer()), ("around", SERVERS["avgm"](HeteroFLServer()))):
+        run[name] = federation_of(setting, tmp_path / name, server=server)
+        run[name] = run[name], *run[name].run()
+    costs = {name: records[-1].metrics["compute/flops"] for name, (_, _, records) in run.items()}
+    assert costs["around"] == costs["alone"]
+    federation, steps, _ = run["around"]
+    state = steps[-1].state.average
+    taken = federation.server.average.with_params(state, state.params).statistics
+    assert all(torch.equal(taken[key], own) for key, own in state.statistics.items())
+    assert len(taken) > 0

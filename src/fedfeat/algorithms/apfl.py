@@ -12,13 +12,12 @@ vbar_k is the client's model, between its turns with the w that it would receive
 the factor alpha_k; none passes to w_k.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedfeat.algorithms.own_models import TwinClient
+from fedfeat.algorithms.own_models import Precise, TwinClient
 from fedfeat.client import Batch
 from fedfeat.config.conditions import UnitInterval
 from fedfeat.models.twin import own_tensors
@@ -35,7 +34,7 @@ class MixedModel(NamedTuple):
     alpha: Tensor
 
 
-class _Mix(nn.Module):
+class _Mix(Precise):
     """Alpha_k, a part of the half, so that clients that train stacked have each their own."""
 
     alpha: Tensor
@@ -43,12 +42,6 @@ class _Mix(nn.Module):
     def __init__(self, alpha: float) -> None:
         super().__init__()
         self.register_buffer("alpha", torch.tensor(float(alpha)))
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Go where the module goes, but never to half precision, in which alpha's small steps are none."""
-        moved = fn(self.alpha)
-        self.alpha = self.alpha.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
-        return self
 
 
 class APFLClient(TwinClient):

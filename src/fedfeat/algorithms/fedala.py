@@ -18,14 +18,14 @@ from statistics import pstdev
 from typing import Annotated, Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedfeat.algorithms.own_models import gradient_at, refuse_personal
+from fedfeat.algorithms.own_models import Precise, gradient_at, refuse_personal
 from fedfeat.client import Batch, ClientModule
 from fedfeat.config.conditions import Count, NotNegative, interval
 from fedfeat.errors import ConfigError
 from fedfeat.models.network import Network
-from fedfeat.params import copy_into, select, trained_names
+from fedfeat.params import copy_into, full, select, trained_names
 from fedfeat.types import Tensors, Turn, Weights
 
 # Losses of this many passes are looked at, and there are at most so many passes.
@@ -46,7 +46,7 @@ class TopLayers(NamedTuple):
     turns: int
 
 
-class _Mix(nn.Module):
+class _Mix(Precise):
     """W_k and the examples passed to learn it: parts of the half, so that stacked clients have each their own."""
 
     num_passed: Tensor
@@ -55,7 +55,7 @@ class _Mix(nn.Module):
         super().__init__()
         self.keys = {key.replace(".", "/"): key for key in tensors}
         for name, key in self.keys.items():
-            self.register_buffer(name, torch.ones_like(tensors[key]))
+            self.register_buffer(name, torch.ones_like(full(tensors[key])))
         self.register_buffer("num_passed", torch.zeros((), dtype=torch.int64))
 
     def weights(self, tensors: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -187,8 +187,11 @@ class FedALAClient(ClientModule):
 def mixed(
     kept: dict[str, Tensor], received: dict[str, Tensor], weights: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """``v + (w - v) * W``, which is w where W is 1 and v where it is 0, bit for bit."""
-    return {key: torch.lerp(kept[key], received[key], weight) for key, weight in weights.items()}
+    """``v + (w - v) * W``, in its type, which is w where W is 1 and v where it is 0, bit for bit."""
+    return {
+        key: torch.lerp(kept[key].to(weight), received[key].to(weight), weight).to(received[key])
+        for key, weight in weights.items()
+    }
 
 
 def top_parameters(network: Network, layers: int) -> list[str]:

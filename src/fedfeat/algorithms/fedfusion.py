@@ -215,7 +215,7 @@ class FedFusionServer(Around):
     def aggregate(self, state: FedFusionState, updates: Iterable[Update]) -> FedFusionState:
         """Average and smooth; a round without an update changes nothing."""
         cohort: list[tuple[int, int]] = []
-        average = self.average.aggregate(state.average, noting(updates, cohort))
+        average = self.average.mean(state.average, noting(updates, cohort))
         if not cohort:
             return state
         params = self.average.params(average)

@@ -92,7 +92,7 @@ class FedOptServer(Around, AveragingServer):
     def aggregate(self, state: FedOptState, updates: Iterable[Update]) -> FedOptState:
         """Average, and step from x by the difference; a round without an update changes nothing of it."""
         cohort: list[tuple[int, int]] = []
-        average = self.average.aggregate(state.average, noting(updates, cohort))
+        average = self.average.mean(state.average, noting(updates, cohort))
         if not cohort:
             return state._replace(average=average)
         before, means = self.params(state), self.average.params(average)

@@ -31,7 +31,7 @@ from fedfeat.models.network import Network
 from fedfeat.models.policy import DROPPED, keys_with, sent_keys
 from fedfeat.models.widths import Places, axes_of, part_of, places, scale_in_eval
 from fedfeat.params import copy_into, snapshot
-from fedfeat.server import AveragingServer
+from fedfeat.server import AveragingServer, noting
 from fedfeat.types import Federation, Params, Setting, Site, Turn, Update, Weights
 
 _BATCH = 100
@@ -151,12 +151,16 @@ class HeteroFLServer(AveragingServer):
 
     def aggregate(self, state: HeteroFLState, updates: Iterable[Update]) -> HeteroFLState:
         """Average; a round without an update changes nothing but its number."""
-        mean, is_empty = ElementMean(state.params), True
+        cohort: list[tuple[int, int]] = []
+        new = self.mean(state, noting(updates, cohort))
+        return self._with_statistics(new) if cohort else new
+
+    def mean(self, state: HeteroFLState, updates: Iterable[Update]) -> HeteroFLState:
+        """Average, and leave the statistics as they were."""
+        mean = ElementMean(state.params)
         for update in updates:
             mean.add(*self._contributed(state, update), self._weight(update.num_examples))
-            is_empty = False
-        new = state._replace(round_idx=state.round_idx + 1)
-        return new if is_empty else self._with_statistics(new._replace(params=mean.result()))
+        return state._replace(round_idx=state.round_idx + 1, params=mean.result())
 
     def global_payload(self, state: HeteroFLState) -> Weights:
         """Give the whole model, with batch norm's statistics."""

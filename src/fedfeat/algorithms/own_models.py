@@ -1,7 +1,7 @@
 """What methods share whose clients keep a whole model of their own beside the server's."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,19 @@ class OwnModel(NamedTuple):
     """Memory: a client's own model, under the names of the network's tensors."""
 
     params: dict[str, Tensor]
+
+
+class Precise(nn.Module):
+    """Buffers that go where the module goes, but never to half precision, in which small steps of theirs are none."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        for name, tensor in self.named_buffers(recurse=False):
+            moved = fn(tensor)
+            if moved.is_floating_point():
+                # Of the tensor itself, for what was moved is rounded already.
+                moved = tensor.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
+            setattr(self, name, moved)
+        return self
 
 
 def refuse_personal(method: str, personal: Sequence[str]) -> None:

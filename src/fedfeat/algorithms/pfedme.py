@@ -179,9 +179,9 @@ class PFedMeServer(Around):
 
     def aggregate(self, state: Any, updates: Iterable[Update]) -> Any:
         """``(1 - beta) * w + beta * mean``; buffers are the average's, for statistics are no steps."""
-        new = self.average.aggregate(state, updates)
         if self.beta == 1.0:
-            return new
+            return self.average.aggregate(state, updates)
+        new = self.average.mean(state, updates)
         old, mean = self.average.params(state), self.average.params(new)
         moved = {
             key: tensor if key in self._buffers else (1 - self.beta) * old[key] + self.beta * tensor
