@@ -153,7 +153,7 @@ class AveragingServer(Server):
 
 
 class Around(Server):
-    """A server half that lets another one average, and takes what that one takes.
+    """A server half that lets another one average: it takes what that one takes, and sends what that one sends.
 
     Args:
         average: The server half that averages.
@@ -161,6 +161,8 @@ class Around(Server):
     Raises:
         ConfigError: It does not average weights.
     """
+
+    payload_type: ClassVar[type] = Weights
 
     def __init__(self, average: AveragingServer) -> None:
         if not isinstance(average, AveragingServer):
@@ -180,6 +182,33 @@ class Around(Server):
         """Note the site, as the average does."""
         super().setup(site)
         self.average.setup(site)
+
+    def averages(self, state: Any, client_id: int | None = None) -> Any:
+        """Give the average's state of which a client is sent something, or the server's model is made."""
+        return state.average
+
+    def payload(self, state: Any, weights: Weights, client_id: int | None = None) -> Any:
+        """Give the payload with what the average would send, to a client or as its model."""
+        return weights
+
+    def broadcast(self, state: Any, client_id: int) -> Any:
+        """Send what the average sends."""
+        found = self.average.broadcast(self.averages(state, client_id), client_id)
+        return self.payload(state, found, client_id)
+
+    def own_payload(self, state: Any, client_id: int) -> Any:
+        """Give what the average gives."""
+        found = self.average.own_payload(self.averages(state, client_id), client_id)
+        return self.payload(state, found, client_id)
+
+    def global_payload(self, state: Any) -> Any | None:
+        """Give the averaged model, or None where some of it is personal."""
+        found = self.average.global_payload(self.averages(state))
+        return None if found is None else self.payload(state, found)
+
+    def newcomer_payload(self, state: Any) -> Any:
+        """Give all averaged tensors."""
+        return self.payload(state, self.average.newcomer_payload(self.averages(state)))
 
 
 def alone(record: Any) -> Any:

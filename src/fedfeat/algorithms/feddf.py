@@ -13,7 +13,7 @@ whatever architecture. Their mean does not change within a round: it is computed
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -69,8 +69,6 @@ class FedDFServer(Around):
         patience: Steps without a better one after which it stops; None never does.
         keep: Whether the ``last`` student counts, or the ``best`` that was looked at.
     """
-
-    payload_type: ClassVar[type] = Weights
 
     def __init__(
         self,
@@ -134,9 +132,10 @@ class FedDFServer(Around):
             students[name] = self.average.init(own, federation._replace(policies=policies))
         return FedDFState(federation.seed, 0, students, first)
 
-    def broadcast(self, state: FedDFState, client_id: int) -> Weights:
-        """Send the student of the client's architecture."""
-        return self.average.broadcast(state.students[name_of(self.site.networks.key(client_id))], client_id)
+    def averages(self, state: FedDFState, client_id: int | None = None) -> Any:
+        """Give the student of the client's architecture, or the server's own, of which there is none in a pool."""
+        key = None if client_id is None else self.site.networks.key(client_id)
+        return state.students.get(name_of(key))
 
     def aggregate(self, state: FedDFState, updates: Iterable[Update]) -> FedDFState:
         """Average by architecture, then distil; an architecture without an update stays as it is."""
@@ -229,8 +228,7 @@ class FedDFServer(Around):
 
     def global_payload(self, state: FedDFState) -> Weights | None:
         """Give the student where there is one architecture, the server's own."""
-        found = state.students.get(name_of(None))
-        return None if found is None else self.average.global_payload(found)
+        return None if self.averages(state) is None else super().global_payload(state)
 
     def further_payloads(self, state: FedDFState) -> dict[str, SentTo]:
         """Give the students of a pool, each in the network of its first client."""
@@ -238,8 +236,7 @@ class FedDFServer(Around):
 
     def newcomer_payload(self, state: FedDFState) -> Weights | None:
         """Give the same; in a pool nothing is for everyone."""
-        found = state.students.get(name_of(None))
-        return None if found is None else self.average.newcomer_payload(found)
+        return None if self.averages(state) is None else super().newcomer_payload(state)
 
 
 def name_of(key: Hashable) -> str:

@@ -15,7 +15,7 @@ alpha = 0 is, by definition. The averaging is any weighted mean, for example Fed
 """
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -124,8 +124,6 @@ class FedDynServer(AroundMean):
         alpha: The clients' own.
     """
 
-    payload_type: ClassVar[type] = Weights
-
     def __init__(self, average: AveragingServer, alpha: NotNegative = 0.01) -> None:
         super().__init__(average)
         self.alpha = alpha
@@ -138,14 +136,14 @@ class FedDynServer(AroundMean):
         dual = full_zeros(theta)
         return FedDynState(average, theta, dual, totals)
 
-    def broadcast(self, state: FedDynState, client_id: int) -> Weights:
-        """Send theta."""
-        return self.average.broadcast(self._at_theta(state), client_id)
+    def averages(self, state: FedDynState, client_id: int | None = None) -> Any:
+        """Give the average's state with theta in the place of the mean."""
+        return self.average.with_params(state.average, self.average.params(state.average) | state.theta)
 
     def aggregate(self, state: FedDynState, updates: Iterable[Update]) -> FedDynState:
         """Average, renew h and correct; a round without an update changes nothing."""
         cohort: list[tuple[int, int]] = []
-        average = self.average.aggregate(self._at_theta(state), noting(updates, cohort))
+        average = self.average.aggregate(self.averages(state), noting(updates, cohort))
         if not cohort:
             return state
         mean = select(self.average.params(average), state.theta)
@@ -164,19 +162,7 @@ class FedDynServer(AroundMean):
         }
         return state._replace(average=average, theta=theta, dual=dual)
 
-    def _at_theta(self, state: FedDynState) -> Any:
-        """Give the average's state with theta in the place of the mean."""
-        return self.average.with_params(state.average, self.average.params(state.average) | state.theta)
-
-    def global_payload(self, state: FedDynState) -> Weights | None:
-        """Give theta, where nothing of it is personal."""
-        return self.average.global_payload(self._at_theta(state))
-
     def further_payloads(self, state: FedDynState) -> dict[str, Any]:
         """Give the mean of the participants."""
         payload = self.average.global_payload(state.average)
         return {} if payload is None else {"cohort_mean": payload}
-
-    def newcomer_payload(self, state: FedDynState) -> Weights:
-        """Give all of theta that is averaged."""
-        return self.average.newcomer_payload(self._at_theta(state))

@@ -14,7 +14,7 @@ is any server half's, for example Fed2's paired one.
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -167,8 +167,6 @@ class FedFusionServer(Around):
             later starts from its own older copy, as in that code; Algorithm 1 sends G_r to everyone.
     """
 
-    payload_type: ClassVar[type] = Weights
-
     def __init__(
         self,
         average: AveragingServer,
@@ -197,10 +195,9 @@ class FedFusionServer(Around):
         first = Versions((0,) * federation.num_clients, {0: (average, state.frozen)})
         return state._replace(stale=first) if self.stale_clients else state
 
-    def broadcast(self, state: FedFusionState, client_id: int) -> Weights:
-        """Send E, F and C: the newest, or those that a stale client has."""
-        average, _ = state.of(client_id)
-        return self.average.broadcast(average, client_id)
+    def averages(self, state: FedFusionState, client_id: int | None = None) -> Any:
+        """Give the newest E, F and C, or those that a stale client has."""
+        return state.average if client_id is None else state.of(client_id)[0]
 
     def own_payload(self, state: FedFusionState, client_id: int) -> Weights | FusedModel:
         """Give what is sent, with the E_g of the evaluation (``eval_eg``)."""
@@ -244,7 +241,3 @@ class FedFusionServer(Around):
         if payload is None or self.eval_eg == "self":
             return payload
         return FusedModel(payload.params, state.frozen)
-
-    def newcomer_payload(self, state: FedFusionState) -> Weights:
-        """Give E, F and C; its own E_g will be the received E."""
-        return self.average.newcomer_payload(state.average)

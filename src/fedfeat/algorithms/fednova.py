@@ -88,9 +88,9 @@ class FedNovaServer(AroundMean):
         average = self.average.init(model, federation)
         return FedNovaState(average, tuple(self.trained_keys(model, average)))
 
-    def broadcast(self, state: FedNovaState, client_id: int) -> Normalised:
-        """Send x."""
-        return Normalised(self.average.broadcast(state.average, client_id).params)
+    def payload(self, state: FedNovaState, weights: Weights, client_id: int | None = None) -> Normalised:
+        """Give x."""
+        return Normalised(weights.params)
 
     def aggregate(self, state: FedNovaState, updates: Iterable[Update]) -> FedNovaState:
         """Step; a round without a step of any client changes nothing."""
@@ -126,12 +126,3 @@ class FedNovaServer(AroundMean):
             moves = {key: full(y[key]) - full(x[key]) for key in state.trained}
             directions = {key: move / norm.to(move.dtype) for key, move in moves.items()}
             yield update._replace(payload=Weights(y | directions))
-
-    def global_payload(self, state: FedNovaState) -> Normalised | None:
-        """Give x, where nothing of it is personal."""
-        payload = self.average.global_payload(state.average)
-        return None if payload is None else Normalised(payload.params)
-
-    def newcomer_payload(self, state: FedNovaState) -> Normalised:
-        """Give what is averaged."""
-        return Normalised(self.average.newcomer_payload(state.average).params)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedfeat.config.conditions import Positive, Share
 from fedfeat.params import full, trained_names
 from fedfeat.server import Around, AveragingServer, noting
-from fedfeat.types import Federation, Update, Weights
+from fedfeat.types import Federation, Update
 
 
 class Moments(NamedTuple):
@@ -81,14 +81,6 @@ class FedOptServer(Around, AveragingServer):
         names = trained_names(model, sent)
         return FedOptState(average, {name: self.start(full(sent[name])) for name in names})
 
-    def broadcast(self, state: FedOptState, client_id: int) -> Weights:
-        """Send what the average sends."""
-        return self.average.broadcast(state.average, client_id)
-
-    def own_payload(self, state: FedOptState, client_id: int) -> Weights:
-        """Give what the average gives."""
-        return self.average.own_payload(state.average, client_id)
-
     def aggregate(self, state: FedOptState, updates: Iterable[Update]) -> FedOptState:
         """Average, and step from x by the difference; a round without an update changes nothing of it."""
         cohort: list[tuple[int, int]] = []
@@ -110,14 +102,6 @@ class FedOptServer(Around, AveragingServer):
     def covered(self, state: FedOptState, cohort: Iterable[tuple[int, int]]) -> dict[str, Tensor]:
         """Say what the average says."""
         return self.average.covered(state.average, cohort)
-
-    def global_payload(self, state: FedOptState) -> Weights | None:
-        """Give the model, or None where some of it is personal."""
-        return self.average.global_payload(state.average)
-
-    def newcomer_payload(self, state: FedOptState) -> Weights:
-        """Give what the average would."""
-        return self.average.newcomer_payload(state.average)
 
     def params(self, state: FedOptState) -> dict[str, Tensor]:
         """Give x, and beside it the tensors that make no steps."""

@@ -153,8 +153,6 @@ class PFedMeServer(Around):
         beta: The share; 1 is the average itself.
     """
 
-    payload_type = Weights
-
     def __init__(self, beta: Positive = 1.0, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.beta = beta
@@ -169,13 +167,9 @@ class PFedMeServer(Around):
         """Start as the average does, whose state this is."""
         return self.average.init(model, federation)
 
-    def broadcast(self, state: Any, client_id: int) -> Weights:
-        """Send what the average sends."""
-        return self.average.broadcast(state, client_id)
-
-    def own_payload(self, state: Any, client_id: int) -> Weights:
-        """Give what the average gives."""
-        return self.average.own_payload(state, client_id)
+    def averages(self, state: Any, client_id: int | None = None) -> Any:
+        """Give the state, which is the average's."""
+        return state
 
     def aggregate(self, state: Any, updates: Iterable[Update]) -> Any:
         """``(1 - beta) * w + beta * mean``; buffers are the average's, for statistics are no steps."""
@@ -188,11 +182,3 @@ class PFedMeServer(Around):
             for key, tensor in mean.items()
         }
         return self.average.with_params(new, moved)
-
-    def global_payload(self, state: Any) -> Weights | None:
-        """Give w."""
-        return self.average.global_payload(state)
-
-    def newcomer_payload(self, state: Any) -> Weights:
-        """Give what the average gives."""
-        return self.average.newcomer_payload(state)

@@ -188,11 +188,13 @@ class ScaffoldServer(AroundMean):
         control = full_zeros(self.average.params(average), self.trained_keys(model, average))
         return ScaffoldState(average, control, select(self.total_weights(average, federation), control))
 
-    def broadcast(self, state: ScaffoldState, client_id: int) -> Controlled:
-        """Send x and c."""
-        params = self.average.broadcast(state.average, client_id).params
-        found = take_rows(state.control, self.average.rows(state.average, client_id))
-        return _sent(params, found)
+    def payload(self, state: ScaffoldState, weights: Weights, client_id: int | None = None) -> Controlled:
+        """Put c beside x, in its types."""
+        rows = None if client_id is None else self.average.rows(state.average, client_id)
+        control = take_rows(state.control, rows)
+        return Controlled(
+            weights.params, {key: c.to(weights.params[key].dtype) for key, c in control.items()}
+        )
 
     def aggregate(self, state: ScaffoldState, updates: Iterable[Update]) -> ScaffoldState:
         """Step towards the mean and renew c; a round without an update changes nothing."""
@@ -211,17 +213,3 @@ class ScaffoldServer(AroundMean):
             rows = self.average.rows(state.average, update.client_id)
             add_rows(control, update.payload.control, shares(select(found, control), state.totals), rows)
             yield update._replace(payload=Weights(update.payload.params))
-
-    def global_payload(self, state: ScaffoldState) -> Controlled | None:
-        """Give x, where nothing of it is personal."""
-        payload = self.average.global_payload(state.average)
-        return None if payload is None else _sent(payload.params, state.control)
-
-    def newcomer_payload(self, state: ScaffoldState) -> Controlled:
-        """Give x and c, with which a newcomer can train."""
-        return _sent(self.average.newcomer_payload(state.average).params, state.control)
-
-
-def _sent(params: dict[str, Tensor], control: dict[str, Tensor]) -> Controlled:
-    """Put c beside x, in the types of x."""
-    return Controlled(params, {key: c.to(params[key].dtype) for key, c in control.items()})
