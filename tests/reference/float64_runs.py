@@ -19,12 +19,17 @@ SMALL = (
 )  # fmt: skip
 
 
-def steps_of(folder, *overrides):
-    """Give an experiment after its rounds, and where it stood and what happened after each."""
+def experiment_of(folder, *overrides, small=SMALL):
+    """Build an experiment."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        cfg = compose("train", [*SMALL, *overrides, f"paths.root={folder}"])
-    experiment = build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
+        cfg = compose("train", [*small, *overrides, f"paths.root={folder}"])
+    return build_experiment(cfg, OmegaConf.to_container(cfg, resolve=True), folder)
+
+
+def steps_of(folder, *overrides):
+    """Give an experiment after its rounds, and where it stood and what happened after each."""
+    experiment = experiment_of(folder, *overrides)
     try:
         progress, _ = experiment.begin()
         parts = (experiment.plan, experiment.server, experiment.executor, experiment.data, experiment.store)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -143,7 +143,7 @@ class Worker(ModulesOfClients):
         metrics = module.turn_metrics()
         if task.evaluate:
             metrics |= self.own_score(module, task.client_id)
-        found = self.preferences(module) if task.probe else None
+        found = self.preferences(module, task.client_id) if task.probe else None
         return Update(task.client_id, self.data.num_examples(task.client_id), payload, kept, metrics, found)
 
     def _uploaded(self, module: ClientModule, turn: Turn, tensors: Tensors) -> tuple[Any, Any]:
@@ -152,18 +152,18 @@ class Worker(ModulesOfClients):
         with torch.no_grad(), self.evaluating(module):
             return uploaded(module, turn, tensors)
 
-    @cached_property
-    def _probe_images(self) -> list[Tensor]:
+    def probe_images(self, client_id: int | None = None) -> list[Tensor]:
+        """Give the images of each class that preferences are taken on, as a client sees them where one is named."""
         assert self.probe is not None
-        return images_by_class(self.data, self.probe.images_per_class, self.settings.seed)
+        return images_by_class(self.data, self.probe.images_per_class, self.settings.seed, client_id)
 
-    def preferences(self, module: ClientModule) -> Preferences:
-        """Take the class preferences of a module's model, on the server's neurons."""
+    def preferences(self, module: ClientModule, client_id: int | None = None) -> Preferences:
+        """Take the class preferences of a module's model, a client's or the server's, on the server's neurons."""
         assert self.probe is not None
         own, whole = module.to(self.data.device).model, self.module.model
         assert isinstance(own, Network)
         assert isinstance(whole, Network)
-        return on_server_neurons(self.probe.preferences(own, self._probe_images), own, whole)
+        return on_server_neurons(self.probe.preferences(own, self.probe_images(client_id)), own, whole)
 
     def evaluate_client(self, task: Task) -> dict[str, float]:
         """Score a client's own model on its own test part."""

@@ -14,6 +14,8 @@ from fedfeat.features.capture import eval_mode
 from fedfeat.params import copy_into, snapshot
 from fedfeat.rounds.experiment import Experiment
 from fedfeat.rounds.loop import Progress
+from fedfeat.rounds.survey import surveyed
+from fedfeat.rounds.tally import Tally
 from fedfeat.runs.checkpoint import Checkpoint
 
 
@@ -45,15 +47,15 @@ def client_modules(
         experiment: The run, its store at the checkpoint.
         at: The checkpoint; or how far `Experiment.rounds` has come.
         clients: Ids of the clients; None is all of them.
-        refit: Whether each trains first, as in the round that would follow, and it is what was trained; else the
-            client's own model, as it is between its turns.
+        refit: Whether each trains first, as in the round that would follow with everyone in it, and it is what was
+            trained; else the client's own model, as it is between its turns.
 
     Raises:
         ClientError: A fit failed.
     """
-    worker = experiment.executor.worker
+    worker, state = experiment.executor.worker, _state(experiment, at, refit)
     for client_id in range(experiment.plan.num_clients) if clients is None else clients:
-        task = _task(experiment, at, client_id, refit)
+        task = _task(experiment, at.round_idx, state, client_id, refit)
         module = worker.module_of(client_id, task.round_idx)
         if refit:
             worker.fit(task)
@@ -90,8 +92,18 @@ def _represented(module: ClientModule, network: Any, inputs: Tensor) -> Tensor:
     return represented(lambda raw: network.representation(module.laid_out(module.plain(raw))), inputs, PART)
 
 
-def _task(experiment: Experiment, at: Checkpoint | Progress, client_id: int, refit: bool) -> Any:
-    (round_idx, state), server = at[:2], experiment.server
+def _state(experiment: Experiment, at: Checkpoint | Progress, refit: bool) -> Any:
+    """Give the server's state, before fits with what it hears of the clients first."""
+    round_idx, state = at[:2]
+    if not refit:
+        return state
+    plan, server = experiment.plan, experiment.server
+    where = experiment.executor, experiment.data, experiment.store
+    return surveyed(plan, server, *where, state, round_idx, plan.able, Tally())
+
+
+def _task(experiment: Experiment, round_idx: int, state: Any, client_id: int, refit: bool) -> Any:
+    server = experiment.server
     payload = (server.broadcast if refit else server.own_payload)(state, client_id)
     num_steps = experiment.plan.full_steps(experiment.data.num_examples(client_id))
     return experiment.plan.task(round_idx, client_id, num_steps, payload, experiment.store.get(client_id))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedfeat.commands.client_models import become_server, client_modules, holds_own_models
-from fedfeat.commands.look import MOST_MODELS, Asked, Look, Pictures
+from fedfeat.commands.look import MOST_MODELS, Asked, Look, Pictures, label_of
 from fedfeat.commands.reopen import read_config, reopen
 from fedfeat.errors import UserError
 from fedfeat.features.diagnostics import Alignment, AlignmentProbe, align, short_names
@@ -94,7 +94,7 @@ def inspect(
     as_measured = measured and all(measured.get(key) == value for key, value in probe.items())
     kind = _kind(experiment, refit, path.exists() and bool(as_measured))
     if has_server:
-        look.at(SERVER, experiment.executor.worker.module)
+        look.at(experiment.executor.worker.module)
     alignment = read_alignment(path) if kind == "measured" else None
     if kind in ("refit", "kept"):
         alignment = _clients(experiment, checkpoint, look, refit)
@@ -160,8 +160,8 @@ def _note(experiment: Experiment, kind: str, refit: bool, look: Look) -> str:
 
 def _clients(experiment: Experiment, checkpoint: Checkpoint, look: Look, refit: bool) -> Alignment | None:
     for client_id, module in client_modules(experiment, checkpoint, look.clients, refit):
-        look.at(f"client {client_id}", module)
-    found = {client_id: look.models[f"client {client_id}"] for client_id in look.clients}
+        look.at(module, client_id)
+    found = {client_id: look.models[label_of(client_id)] for client_id in look.clients}
     return align(found, look.probe.pref_neg)
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedfeat.client import ClientModule
 from fedfeat.commands.chosen_neurons import check_neurons
-from fedfeat.data.unlabelled import images_by_class
 from fedfeat.errors import ConfigError
 from fedfeat.features.capture import layer_points
 from fedfeat.features.diagnostics import own_neurons, short_names
@@ -18,6 +17,7 @@ from fedfeat.features.maximisation import Ascent, PixelRange, largest, maximise
 from fedfeat.features.preference import Preferences, primary_classes
 from fedfeat.models.network import Network
 from fedfeat.rounds.experiment import Experiment
+from fedfeat.runs.feature_numbers import SERVER
 
 MOST_MODELS = 12
 """Models that pictures of single neurons show."""
@@ -90,16 +90,19 @@ class Look:
         self.models: dict[str, Preferences] = {}
         self.pictures: dict[str, dict[str, Pictures]] = {layer: {} for layer in self.maximised}
 
-    def at(self, label: str, module: ClientModule) -> None:
-        """Look at one model, as its module stands."""
-        preferences = self.models[label] = self.worker.preferences(module)
+    def at(self, module: ClientModule, client_id: int | None = None) -> None:
+        """Look at one model, a client's or the server's, as its module stands."""
+        label = label_of(client_id)
+        preferences = self.models[label] = self.worker.preferences(module, client_id)
         if len(self.models) > MOST_MODELS:
             return
         for layer, neurons in self.maximised.items():
             classes = primary_classes(preferences.vectors[preferences.layers.index(layer)])[neurons]
-            self.pictures[layer][label] = self._pictures(module.model, layer, neurons, classes)
+            self.pictures[layer][label] = self._pictures(module.model, client_id, layer, neurons, classes)
 
-    def _pictures(self, network: Any, layer: str, neurons: list[int], classes: Tensor) -> Pictures:
+    def _pictures(
+        self, network: Any, client_id: int | None, layer: str, neurons: list[int], classes: Tensor
+    ) -> Pictures:
         own = own_neurons(network, self._whole, layer)[neurons]
         here = own >= 0
         pixels = torch.full((len(neurons), *network.input_shape), torch.nan)
@@ -108,7 +111,7 @@ class Look:
             there, point = own[here].tolist(), layer_points(network)[layer].pre_act
             found = maximise(network, point, there, self._pixels, self.asked.ascent)
             pixels[here], before[here], after[here] = found
-            images[here] = largest(network, point, there, self._images)
+            images[here] = largest(network, point, there, torch.cat(self.worker.probe_images(client_id)))
         return Pictures(pixels, before, after, images, classes)
 
     @cached_property
@@ -116,6 +119,7 @@ class Look:
         raw = torch.zeros((1, *self.data.dataset.input_shape), dtype=torch.uint8, device=self.data.device)
         return PixelRange(self.data.plain(raw), self.data.plain(raw + 255))
 
-    @cached_property
-    def _images(self) -> Tensor:
-        return torch.cat(images_by_class(self.data, self.probe.images_per_class, self.worker.settings.seed))
+
+def label_of(client_id: int | None = None) -> str:
+    """Name a client, or the server, in what is drawn."""
+    return SERVER if client_id is None else f"client {client_id}"

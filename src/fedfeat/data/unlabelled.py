@@ -50,8 +50,13 @@ def draw_unlabelled(
     return numpy_generator(seed, "unlabelled", round_idx).permutation(pool)[:size]
 
 
-def images_by_class(data: "FederatedData", count: int, seed: int) -> list[Tensor]:
+def images_by_class(
+    data: "FederatedData", count: int, seed: int, client_id: int | None = None
+) -> list[Tensor]:
     """Draw up to ``count`` training examples of each class, as the network reads them without augmentation.
+
+    Where clients see the pixels each in an order of its own, they are in that of a client that is named; else each is
+    in that of one who holds it.
 
     Returns:
         For each class float32 ``(count, C, H, W)``, the same at every call.
@@ -59,5 +64,11 @@ def images_by_class(data: "FederatedData", count: int, seed: int) -> list[Tensor
     draw = numpy_generator(seed, "images by class")
     mine = np.unique(data.entries.train)
     labels = data.dataset.train.labels.cpu().numpy()[data.examples_of(mine)]
-    chosen = (draw.permutation(mine[labels == label])[:count] for label in range(data.dataset.num_classes))
-    return [data.plain_inputs(torch.as_tensor(own, device=data.device)) for own in chosen]
+    drawn = (draw.permutation(mine[labels == label])[:count] for label in range(data.dataset.num_classes))
+    chosen = [torch.as_tensor(entries, device=data.device) for entries in drawn]
+    if client_id is None:
+        return [data.plain_inputs(entries) for entries in chosen]
+    raw = data.dataset.train.inputs
+    return [
+        data.plain(raw[data.examples_of(own).to(raw.device)].to(data.device), client_id) for own in chosen
+    ]

@@ -1,5 +1,6 @@
 """What every executor is: a place where clients' tasks run, which gives their results in cohort order."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from torch import Tensor
 from fedfeat.clients.tasks import Scores, Task
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
+
+_log = logging.getLogger(__name__)
 
 
 class Course(NamedTuple):
@@ -91,6 +94,16 @@ def raise_failures(results: Iterator[Any]) -> Iterator[Any]:
     """Pass on the results of a job in which no client may fail; the error of one that has is raised."""
     # No generator, which would hold a result until it has the next one.
     return map(_not_failed, results)
+
+
+def survivor(result: Any, skip_failed: bool) -> Any:
+    """Give a job's result, or None for a failed turn, whose error is raised unless failures are skipped."""
+    if not isinstance(result, ClientError):
+        return result
+    if not skip_failed:
+        raise result
+    _log.warning("%s Skipped.", result)
+    return None
 
 
 def _not_failed(result: Any) -> Any:

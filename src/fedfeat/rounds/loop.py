@@ -1,14 +1,12 @@
 """The round loop, the only one: sample, broadcast, fit, aggregate, evaluate, yield."""
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedfeat.clients.tasks import Task, Turns
 from fedfeat.data.federated import FederatedData
-from fedfeat.errors import ClientError
-from fedfeat.executors.base import Executor
+from fedfeat.executors.base import Executor, survivor
 from fedfeat.features.diagnostics import align
 from fedfeat.rounds.evaluation import (
     Evaluation,
@@ -23,14 +21,13 @@ from fedfeat.rounds.evaluation import (
 from fedfeat.rounds.own_models import own_scores
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.sampling import sample_stragglers
+from fedfeat.rounds.survey import surveyed
 from fedfeat.rounds.tally import COUNTERS, Meter, Tally
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.records import RoundRecord
 from fedfeat.server import Server, aggregated, broadcast
 from fedfeat.tree import ByteCounter, num_bytes
-from fedfeat.types import Answer, Update
-
-_log = logging.getLogger(__name__)
+from fedfeat.types import Update
 
 
 class Progress(NamedTuple):
@@ -104,13 +101,12 @@ class _Loop:
         self.meter = meter
         self.num_examples = data.class_counts.sum(axis=1)
         self.everyone = range(plan.num_clients)
-        self.able = tuple(k for k in self.everyone if k not in plan.excluded)
 
     def one_round(self, progress: Progress) -> tuple[Progress, RoundRecord]:
         start = time.perf_counter()
         plan, round_idx = self.plan, progress.round_idx
         tally = Tally(dict(progress.counters))
-        cohort = plan.sampler.cohort(plan.seed, round_idx, self.able, plan.cohort_size, self.num_examples)
+        cohort = plan.sampler.cohort(plan.seed, round_idx, plan.able, plan.cohort_size, self.num_examples)
         state = self._surveyed(progress.state, round_idx, cohort, tally)
         before = tally.counters["time/fit_s"]
         updates = self._updates(round_idx, self._turns(state, round_idx, cohort, tally), tally)
@@ -132,31 +128,8 @@ class _Loop:
         return Progress(round_idx + 1, state, counters), record
 
     def _surveyed(self, state: Any, round_idx: int, cohort: tuple[int, ...], tally: Tally) -> Any:
-        """Let the server share unlabelled inputs and hear the clients about them, where its method does."""
-        survey = self.server.survey(state, round_idx)
-        if survey is None:
-            return state
-        inputs = self.data.unlabelled(survey, self.plan.seed, round_idx)
-        groups = {"none": (), "cohort": cohort, "all": self.able}
-        asked = survey.asked if isinstance(survey.asked, tuple) else groups[survey.asked]
-        bytes_of = ByteCounter()
-
-        def make(client_id: int) -> Task:
-            payload = self._sent(state, client_id, tally, bytes_of) if survey.sends else None
-            return Task(client_id, round_idx, payload, self.store.get(client_id))
-
-        def counted(results: Iterator[Answer | ClientError]) -> Iterator[Answer]:
-            for answer in filter(None, map(self._survived, results)):
-                size = num_bytes(answer.payload)
-                tally.computed(answer.flops)
-                # The cohort may get the inputs with what is sent before the fits; who has no answer needs none.
-                apart = survey.counted == "answers" and size and answer.client_id not in cohort
-                tally.sent(inputs.nbytes if survey.counted == "all" or apart else 0)
-                tally.received(size if survey.counted != "none" else 0)
-                yield answer
-
-        answers = self.executor.map("answer", Turns(asked, make), inputs)
-        return self.server.hear(state, inputs, counted(answers))
+        where = self.plan, self.server, self.executor, self.data, self.store
+        return surveyed(*where, state, round_idx, cohort, tally)
 
     def _turns(self, state: Any, round_idx: int, cohort: tuple[int, ...], tally: Tally) -> Turns:
         plan = self.plan
@@ -190,7 +163,7 @@ class _Loop:
             tally.spent("fit", time.perf_counter() - start)
             if found is None:
                 return
-            update = self._survived(found)
+            update = survivor(found, self.plan.skip_failed)
             if update is None:
                 continue
             tally.received(num_bytes(update.payload))
@@ -198,15 +171,6 @@ class _Loop:
             if update.kept is not None:
                 self.store.put(update.client_id, round_idx + 1, update.kept)
             yield update
-
-    def _survived(self, result: Any) -> Any:
-        """Give None for a failed turn, which stops the run unless failures are skipped."""
-        if not isinstance(result, ClientError):
-            return result
-        if not self.plan.skip_failed:
-            raise result
-        _log.warning("%s Skipped.", result)
-        return None
 
     def evaluate(self, state: Any, round_idx: int, tally: Tally) -> Evaluation:
         start = time.perf_counter()
@@ -235,16 +199,16 @@ class _Loop:
     def _final_scores(self, state: Any) -> dict[int, dict[str, float]]:
         """Score every client after one more fit from what it would receive; nothing of it is kept or counted."""
         plan = self.plan
-        state = self._surveyed(state, plan.num_rounds, self.able, Tally(dict.fromkeys(COUNTERS, 0.0)))
+        state = self._surveyed(state, plan.num_rounds, plan.able, Tally())
         self.meter.drained()
-        num_steps = {k: plan.final_steps(self.data.num_examples(k)) for k in self.able}
+        num_steps = {k: plan.final_steps(self.data.num_examples(k)) for k in plan.able}
 
         def make(client_id: int) -> Task:
             payload, kept = broadcast(self.server, state, client_id), self.store.get(client_id)
             steps = num_steps[client_id]
             return plan.task(plan.num_rounds, client_id, steps, payload, kept, evaluate=True, final=True)
 
-        waiting = Turns(self.able, make, [float(steps) for steps in num_steps.values()])
-        updates = (self._survived(result) for result in self.executor.map("fit", waiting))
+        waiting = Turns(plan.able, make, [float(steps) for steps in num_steps.values()])
+        updates = (survivor(result, plan.skip_failed) for result in self.executor.map("fit", waiting))
         found = {update.client_id: update.metrics for update in updates if update is not None}
         return found | self._own_scores(state, plan.num_rounds, sorted(plan.excluded))

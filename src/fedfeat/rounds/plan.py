@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,11 @@ class Plan:
     probe: AlignmentProbe | None = None
     drop_singleton: bool = False
     world_size: int = 1
+
+    @cached_property
+    def able(self) -> tuple[int, ...]:
+        """The clients that may be in a cohort."""
+        return tuple(k for k in range(self.num_clients) if k not in self.excluded)
 
     def task(
         self,

@@ -39,7 +39,7 @@ class Tally:
         preferences: Class preferences of the clients' models where they were taken.
     """
 
-    counters: dict[str, float]
+    counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0.0))
     turns: dict[int, dict[str, float]] = field(default_factory=dict)
     preferences: dict[int, Preferences] = field(default_factory=dict)
 
