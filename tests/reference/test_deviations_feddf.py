@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedfeat.algorithms.distillation import Course, Ensemble, batches, distil
+from fedfeat.algorithms.distillation import Distillation, Ensemble, batches, distil
 from fedfeat.params import WeightedMean
 
 STEPS, EVERY, RATE, T = 8, 2, 0.1, 2.0
@@ -24,7 +24,7 @@ def ours(kind="logits", keep="best", scores=SCORES, temperature=T, teachers=None
     student, ensemble, left = model(5), Ensemble(INPUTS, lambda x: x, temperature, kind), iter(scores)
     for teacher in teachers or (model(1), model(2)):
         ensemble.add(teacher)
-    course = Course(STEPS, 4, RATE, temperature, EVERY, None, keep)
+    course = Distillation(STEPS, 4, RATE, temperature, EVERY, None, keep)
     order = torch.Generator().manual_seed(3)
     distil(
         student, lambda own: student(INPUTS[own]), ensemble.probabilities(), course, order, lambda: next(left)

@@ -14,7 +14,7 @@ from prototype_rounds import two_layers
 
 from fedfeat import tree
 from fedfeat.algorithms import distillation, feddf
-from fedfeat.algorithms.distillation import Course, Ensemble, batches, distil, divergence
+from fedfeat.algorithms.distillation import Distillation, Ensemble, batches, distil, divergence
 from fedfeat.algorithms.fedavg import FedAvgServer
 from fedfeat.algorithms.feddf import FedDFServer
 from fedfeat.algorithms.fedopt import FedAvgMServer
@@ -201,7 +201,7 @@ def course(**changes):
         "patience": 4,
         "keep": "best",
     }
-    return Course(**(found | changes))
+    return Distillation(**(found | changes))
 
 
 @pytest.mark.parametrize(

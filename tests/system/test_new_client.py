@@ -265,8 +265,8 @@ def test_the_table_has_means_over_new_clients():
     """Client 3 needs one epoch for 0.9 of 0.8, client 4 two for 0.9 of 1.0."""
     losses = np.ones(3)
     clients = {
-        3: joined.Course(np.array([0.2, 0.75, 0.8]), losses),
-        4: joined.Course(np.array([0.4, 0.6, 1.0]), losses),
+        3: joined.Learned(np.array([0.2, 0.75, 0.8]), losses),
+        4: joined.Learned(np.array([0.4, 0.6, 1.0]), losses),
     }
     assert joined.summary({"x": [clients]}, 0.9)[1] == ["x", "0.3000", "0.9000", "1.5"]
     (axes,) = joined.figure({"x": [clients]}, 0.9).axes

@@ -59,7 +59,7 @@ class Ensemble:
         return mean if self._mean == "probabilities" else (mean / self._temperature).softmax(1)
 
 
-class Course(NamedTuple):
+class Distillation(NamedTuple):
     """How a student is fitted.
 
     Attributes:
@@ -90,7 +90,7 @@ def distil(
     student: nn.Module,
     said: Callable[[Tensor], Tensor],
     targets: Tensor,
-    course: Course,
+    course: Distillation,
     generator: torch.Generator,
     score: Callable[[], float] | None = None,
 ) -> int:
@@ -133,7 +133,7 @@ def distil(
     return step
 
 
-def _kept(student: nn.Module, course: Course) -> Params:
+def _kept(student: nn.Module, course: Distillation) -> Params:
     return snapshot(student) if course.keep == "best" else {}
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from fedfeat.algorithms.distillation import Course, Ensemble, Mean, distil
+from fedfeat.algorithms.distillation import Distillation, Ensemble, Mean, distil
 from fedfeat.algorithms.shared_inputs import check_one_order, check_source
 from fedfeat.config.conditions import Count, Natural, Positive
 from fedfeat.errors import ConfigError
@@ -98,7 +98,7 @@ class FedDFServer(Around):
             teacher_mean,
             watch,
         )
-        self.course = Course(steps, batch_size, lr, temperature, look_every, patience, keep)
+        self.course = Distillation(steps, batch_size, lr, temperature, look_every, patience, keep)
 
     def check(self, model: nn.Module, setting: Setting) -> None:
         """Refuse what there are no examples for, and networks of which clients may have a part."""

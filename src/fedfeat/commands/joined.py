@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Course(NamedTuple):
+class Learned(NamedTuple):
     """How one new client learned.
 
     Attributes:
@@ -30,7 +30,7 @@ class Course(NamedTuple):
     losses: np.ndarray
 
 
-Clients = Mapping[int, Course]
+Clients = Mapping[int, Learned]
 """Id of each new client of a run to what its course was."""
 Courses = Mapping[str, Clients]
 """Label of a run to its new clients."""

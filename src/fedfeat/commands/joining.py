@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedfeat.commands.joined import Clients, Course, arms_of, labels_of, summary, write
+from fedfeat.commands.joined import Clients, Learned, arms_of, labels_of, summary, write
 from fedfeat.commands.reopen import add_trust, reopen, runs_below
 from fedfeat.config.command_line import Parser, number, one_sentence
 from fedfeat.config.conditions import integer, interval
@@ -78,7 +78,7 @@ def let_join(run_dir: Path, epochs: int, lr: float | None = None, trust: Sequenc
     return {k: _learn(experiment, payload, k, epochs, lr) for k in newcomers}
 
 
-def _learn(experiment: "Experiment", payload: Any, client_id: int, epochs: int, lr: float | None) -> Course:
+def _learn(experiment: "Experiment", payload: Any, client_id: int, epochs: int, lr: float | None) -> Learned:
     from pytorch_lightning.callbacks import LambdaCallback
 
     from fedfeat.clients.tasks import Task
@@ -105,7 +105,7 @@ def _learn(experiment: "Experiment", payload: Any, client_id: int, epochs: int, 
         worker.fit(task)
     finally:
         trainer.callbacks.remove(watcher)  # type: ignore[attr-defined]
-    return Course(*(np.array([scores[name] for scores in found]) for name in ("own/acc", "own/loss")))
+    return Learned(*(np.array([scores[name] for scores in found]) for name in ("own/acc", "own/loss")))
 
 
 def run_sweep(words: Sequence[str]) -> Path:
