@@ -197,7 +197,9 @@ class Around(Server):
         return self.payload(state, found, client_id)
 
     def own_payload(self, state: Any, client_id: int) -> Any:
-        """Give what the average gives."""
+        """Give what the average gives; what is sent where it gives nothing else."""
+        if type(self.average).own_payload is AveragingServer.own_payload:
+            return self.broadcast(state, client_id)
         found = self.average.own_payload(self.averages(state, client_id), client_id)
         return self.payload(state, found, client_id)
 

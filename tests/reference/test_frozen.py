@@ -53,6 +53,18 @@ def test_cached_features_give_the_rounds_of_the_frozen_encoder(method, tmp_path)
         assert mine.metrics.get("compute/examples") == its.metrics.get("compute/examples")
 
 
+def test_preferences_are_taken_on_cached_features_as_behind_the_frozen_encoder(tmp_path):
+    words = ("algorithm=fedavg", *ENCODER, "diagnostics=alignment", "diagnostics.images_per_class=4")
+    frozen, cached = (
+        run(tmp_path / name, *words, f"model.cached={name}")[1][-1].metrics for name in ("false", "true")
+    )
+    # Of all layers together more are compared where the encoder is there.
+    names = [name for name in cached if name.startswith(("align/agreement_", "align/distance_"))]
+    assert names
+    for name in names:
+        assert cached[name] == pytest.approx(frozen[name], abs=1e-9)
+
+
 @pytest.mark.parametrize("method", FROZEN)
 def test_frozen_tensors_are_those_of_the_start_in_every_method(method, tmp_path):
     words = (f"algorithm={method}", *BN, *FROZEN[method], "model.freeze=[encoder.conv1]")

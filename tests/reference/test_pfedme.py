@@ -92,6 +92,17 @@ def test_running_statistics_are_the_averages(beta, tmp_path):
     assert all(torch.allclose(found[n], (1 - beta) * start[n] + beta * 0.5) for n in weights)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("beta", [0.1, 0.9, 1.5])
+def test_what_everyone_sends_back_stays_as_it_is(beta, dtype, tmp_path):
+    federation = parties(tmp_path, client=client(), server=server(beta))
+    begun = federation.start().state
+    own = {name: tensor.to(dtype) for name, tensor in federation.server.average.params(begun).items()}
+    begun = federation.server.average.with_params(begun, own)
+    found = federation.server.aggregate(begun, [Update(0, 3, Weights(own), None, {})])
+    assert tree.sha256(federation.server.average.params(found)) == tree.sha256(own)
+
+
 @pytest.mark.parametrize("beta", [1.0, BETA, 1.5])
 def test_rounds_by_hand(beta, tmp_path):
     check(tmp_path, PFedMe(beta), client(), server(beta))

@@ -34,7 +34,7 @@ from fedfeat.models.freezing import mixes_examples, statistics_at_rest
 from fedfeat.models.network import Network
 from fedfeat.params import copy_into, snapshot
 from fedfeat.server import Around, AveragingServer
-from fedfeat.types import Answer, Federation, Setting, Tensors, Turn, Update
+from fedfeat.types import Answer, Federation, Setting, Tensors, Turn, Update, Weights
 
 
 class AlignedWeights(NamedTuple):
@@ -230,20 +230,12 @@ class FedHeNNServer(SharedInputsServer, Around):
         """Keep X_t for the round."""
         return state._replace(inputs=inputs)
 
-    def broadcast(self, state: FedHeNNState, client_id: int) -> AlignedWeights:
-        """Send w and X_t."""
-        params = self.average.broadcast(state.average, client_id).params
-        return AlignedWeights(params, state.inputs, eta=self.eta(state.round_idx))
+    def payload(self, state: FedHeNNState, weights: Weights, client_id: int | None = None) -> AlignedWeights:
+        """Give w, with X_t for a client."""
+        if client_id is None:
+            return AlignedWeights(weights.params)
+        return AlignedWeights(weights.params, state.inputs, eta=self.eta(state.round_idx))
 
     def aggregate(self, state: FedHeNNState, updates: Iterable[Update]) -> FedHeNNState:
         """Average the weights and drop X_t."""
         return FedHeNNState(state.round_idx + 1, self.average.aggregate(state.average, updates))
-
-    def global_payload(self, state: FedHeNNState) -> AlignedWeights | None:
-        """Give the averaged model."""
-        payload = self.average.global_payload(state.average)
-        return None if payload is None else AlignedWeights(payload.params)
-
-    def newcomer_payload(self, state: FedHeNNState) -> AlignedWeights:
-        """Give the averaged tensors."""
-        return AlignedWeights(self.average.newcomer_payload(state.average).params)

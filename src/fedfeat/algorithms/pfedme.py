@@ -25,7 +25,7 @@ from fedfeat.config.conditions import Count, NotNegative, Positive
 from fedfeat.errors import ConfigError
 from fedfeat.models.clipping import Bound
 from fedfeat.models.freezing import has_batch_norm
-from fedfeat.params import copy_into, snapshot, trained_names
+from fedfeat.params import copy_into, full, snapshot, trained_names
 from fedfeat.server import Around
 from fedfeat.types import Federation, Params, Setting, Site, Tensors, Turn, Update, Weights
 
@@ -178,7 +178,12 @@ class PFedMeServer(Around):
         new = self.average.mean(state, updates)
         old, mean = self.average.params(state), self.average.params(new)
         moved = {
-            key: tensor if key in self._buffers else (1 - self.beta) * old[key] + self.beta * tensor
+            key: tensor if key in self._buffers else _between(old[key], tensor, self.beta)
             for key, tensor in mean.items()
         }
         return self.average.with_params(new, moved)
+
+
+def _between(old: Tensor, mean: Tensor, share: float) -> Tensor:
+    """Go a share of the way, in full precision; where there is none to go, nothing moves."""
+    return torch.lerp(full(old), full(mean), share).to(mean.dtype)

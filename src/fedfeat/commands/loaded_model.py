@@ -51,7 +51,7 @@ class Model:
         """
         return self._passed(self._represented, inputs)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _passed(self, function: Callable[[Tensor], Tensor], inputs: Tensor | np.ndarray) -> Tensor:
         device = self.module.device
         parts = torch.as_tensor(inputs, device=device).split(self._batch_size)

@@ -62,13 +62,15 @@ def images_by_class(
         For each class float32 ``(count, C, H, W)``, the same at every call.
     """
     draw = numpy_generator(seed, "images by class")
-    mine = np.unique(data.entries.train)
-    labels = data.dataset.train.labels.cpu().numpy()[data.examples_of(mine)]
+    alike = not data.permuted or client_id is None
+    # Of one client's view, each example once, however many hold it.
+    mine = np.unique(data.entries.train if alike else data.examples_of(data.entries.train))
+    examples = data.examples_of(mine) if alike else mine
+    labels = data.dataset.train.labels.cpu().numpy()[examples]
     drawn = (draw.permutation(mine[labels == label])[:count] for label in range(data.dataset.num_classes))
-    chosen = [torch.as_tensor(entries, device=data.device) for entries in drawn]
-    if client_id is None:
+    chosen = [torch.as_tensor(own, device=data.device) for own in drawn]
+    if alike:
         return [data.plain_inputs(entries) for entries in chosen]
+    # What clients see in orders of their own is never cached features, so these are the inputs.
     raw = data.dataset.train.inputs
-    return [
-        data.plain(raw[data.examples_of(own).to(raw.device)].to(data.device), client_id) for own in chosen
-    ]
+    return [data.plain(raw[own.to(raw.device)].to(data.device), client_id) for own in chosen]

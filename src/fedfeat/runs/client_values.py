@@ -29,6 +29,10 @@ def write_client_values(run_dir: Path, partition: Mapping[str, Any], data: "Fede
         return
     rows: list[Sequence[object]] = [("client_id", name, "num_examples")]
     for client_id in range(data.num_clients):
-        values, counts = np.unique(column[data.split.train.of(client_id)], return_counts=True)
+        trained = data.split.train.of(client_id)
+        # A value may be held out for validation as a whole.
+        every = np.concatenate([trained, data.split.val.of(client_id)])
+        values, which = np.unique(column[every], return_inverse=True)
+        counts = np.bincount(which[: len(trained)], minlength=len(values))
         rows += [(client_id, *pair) for pair in zip(values.tolist(), counts.tolist(), strict=True)]
     atomic_write_text(run_dir / FILE, csv_table(rows))

@@ -7,6 +7,7 @@ import torch
 from fedfeat.data import transforms
 from fedfeat.data.examples import Dataset, Examples
 from fedfeat.data.federated import FederatedData
+from fedfeat.data.partition.parts import Parts
 from fedfeat.data.partition.permuted import Permuted
 from fedfeat.data.partition.schemes import Iid, Natural
 from fedfeat.runs.client_values import FILE, write_client_values
@@ -42,6 +43,14 @@ def test_a_client_of_several_values_has_a_row_for_each(tmp_path):
         assert {ward: int(count) for client, ward, count in rows if int(client) == k} == {
             w: own.count(w) for w in own
         }
+
+
+def test_a_value_that_is_held_out_as_a_whole_has_a_row(tmp_path):
+    data = federated(Permuted(inner=NATURAL), 3)
+    train, val = Parts(np.array([1, 3, 4]), np.array([0, 2, 3, 3])), Parts(np.array([5, 0, 2]), np.arange(4))
+    data.split = data.split._replace(train=train, val=val)
+    write_client_values(tmp_path, {"column": "ward"}, data)
+    assert (tmp_path / FILE).read_text() == "client_id,ward,num_examples\n0,a,2\n1,b,1\n2,c,0\n"
 
 
 @pytest.mark.parametrize("partition", [{}, {"inner": None}, {"column": "age"}])
