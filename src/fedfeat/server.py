@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from fedfeat.errors import ConfigError
 from fedfeat.params import standalone
 from fedfeat.tree import tensors, transform
-from fedfeat.types import Answer, Federation, Setting, Site, Survey, Update, Weights
-
-if TYPE_CHECKING:
-    from fedfeat.types import Params
+from fedfeat.types import Answer, Federation, Params, Setting, Site, Survey, Update, Weights
 
 
 class Server(ABC):
@@ -100,29 +97,29 @@ class AveragingServer(Server):
     payload_type: ClassVar[type] = Weights
 
     @abstractmethod
-    def params(self, state: Any) -> "Params":
+    def params(self, state: Any) -> Params:
         """Give the averaged tensors that cross the wire."""
 
     @abstractmethod
-    def with_params(self, state: Any, params: "Params") -> Any:
+    def with_params(self, state: Any, params: Params) -> Any:
         """Give the same state with other averaged tensors, of the same names and shapes."""
 
     def mean(self, state: Any, updates: Iterable[Update]) -> Any:
         """As `aggregate`, for a half that goes on by `with_params`, and so without what follows from the tensors."""
         return self.aggregate(state, updates)
 
-    def weights(self, state: Any, client_id: int, num_examples: int) -> "Params | None":
+    def weights(self, state: Any, client_id: int, num_examples: int) -> Params | None:
         """Give what a client weighs in the mean of each tensor, float64: () or, for each of its rows, (n,).
 
         None where the average is no weighted mean of the numbers that clients have at a place.
         """
         return None
 
-    def rows(self, state: Any, client_id: int) -> "Params | None":
+    def rows(self, state: Any, client_id: int) -> Params | None:
         """Give, for the tensors of which a client has some rows only, where these stand in the whole; None: all."""
         return None
 
-    def covered(self, state: Any, cohort: Iterable[tuple[int, int]]) -> "Params":
+    def covered(self, state: Any, cohort: Iterable[tuple[int, int]]) -> Params:
         """Say of which numbers of each tensor a mean over a cohort was made, bool: (), (n,) by rows, or of its shape.
 
         Args:
