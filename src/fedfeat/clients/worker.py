@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -154,8 +154,14 @@ class Worker(ModulesOfClients):
 
     def probe_images(self, client_id: int | None = None) -> list[Tensor]:
         """Give the images of each class that preferences are taken on, as a client sees them where one is named."""
+        return self._drawn_images(client_id if self.data.permuted else None)
+
+    @cached_property
+    def _drawn_images(self) -> Callable[[int | None], list[Tensor]]:
         assert self.probe is not None
-        return images_by_class(self.data, self.probe.images_per_class, self.settings.seed, client_id)
+        # The last ones are kept: all clients have the same, but for those with an order of the pixels each.
+        draw = partial(images_by_class, self.data, self.probe.images_per_class, self.settings.seed)
+        return lru_cache(1)(draw)
 
     def preferences(self, module: ClientModule, client_id: int | None = None) -> Preferences:
         """Take the class preferences of a module's model, a client's or the server's, on the server's neurons."""

@@ -21,7 +21,7 @@ from fedfeat.rounds.evaluation import (
 from fedfeat.rounds.own_models import own_scores
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.sampling import sample_stragglers
-from fedfeat.rounds.survey import surveyed
+from fedfeat.rounds.survey import sent, surveyed
 from fedfeat.rounds.tally import COUNTERS, Meter, Tally
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.records import RoundRecord
@@ -142,18 +142,14 @@ class _Loop:
         bytes_of = ByteCounter()
 
         def make(client_id: int) -> Task:
-            payload, kept = self._sent(state, client_id, tally, bytes_of), self.store.get(client_id)
+            payload = sent(self.server, state, client_id, tally, bytes_of)
+            kept = self.store.get(client_id)
             return plan.task(round_idx, client_id, num_steps[client_id], payload, kept, evaluate, probe)
 
         for left_out in (k for k in cohort if not num_steps[k]):
-            self._sent(state, left_out, tally, bytes_of)
+            sent(self.server, state, left_out, tally, bytes_of)
         costs = {k: float(steps) for k, steps in num_steps.items() if steps}
         return Turns(list(costs), make, list(costs.values()))
-
-    def _sent(self, state: Any, client_id: int, tally: Tally, bytes_of: ByteCounter) -> Any:
-        payload = broadcast(self.server, state, client_id)
-        tally.sent(bytes_of(payload))
-        return payload
 
     def _updates(self, round_idx: int, waiting: Turns, tally: Tally) -> Iterator[Update]:
         results = self.executor.map("fit", waiting)

@@ -51,10 +51,7 @@ def surveyed(
     bytes_of = ByteCounter()
 
     def make(client_id: int) -> Task:
-        payload = None
-        if survey.sends:
-            payload = broadcast(server, state, client_id)
-            tally.sent(bytes_of(payload))
+        payload = sent(server, state, client_id, tally, bytes_of) if survey.sends else None
         return Task(client_id, round_idx, payload, store.get(client_id))
 
     def counted(results: Iterator[Answer | ClientError]) -> Iterator[Answer]:
@@ -72,3 +69,10 @@ def surveyed(
 
     answers = executor.map("answer", Turns(asked, make), inputs)
     return server.hear(state, inputs, counted(answers))
+
+
+def sent(server: Server, state: Any, client_id: int, tally: Tally, bytes_of: ByteCounter) -> Any:
+    """Give what the server sends a client, and count it."""
+    payload = broadcast(server, state, client_id)
+    tally.sent(bytes_of(payload))
+    return payload
