@@ -22,6 +22,7 @@ class Server(ABC):
         accepts_changing: Whether a client may have other parts of the network in other rounds, and so keeps no tensors.
         needs_everyone: Whether all clients have to take part in every round.
         needs_whole_model: Whether it takes whole models, of which nothing stays with a client.
+        matches_neurons: Whether it compares the neurons of all layers, of which none may be frozen.
         rebuilds_networks: Whether it makes networks anew for what clients send, so that theirs have to be as made.
         statistics: Training examples by which it takes batch norm's running statistics itself, as static batch norm
             needs it; None: all of them, and 0: it takes none, and clients have to send or keep theirs.
@@ -33,6 +34,7 @@ class Server(ABC):
     accepts_changing: bool = False
     needs_everyone: bool = False
     needs_whole_model: bool = False
+    matches_neurons: bool = False
     rebuilds_networks: bool = False
     statistics: int | None = 0
     needs_common_width: bool = False
@@ -169,7 +171,7 @@ class Around(Server):
         self.accepts_unequal, self.needs_everyone = average.accepts_unequal, average.needs_everyone
         self.accepts_changing, self.needs_common_width = average.accepts_changing, average.needs_common_width
         self.needs_whole_model, self.rebuilds_networks = average.needs_whole_model, average.rebuilds_networks
-        self.statistics = average.statistics
+        self.matches_neurons, self.statistics = average.matches_neurons, average.statistics
 
     def check(self, model: nn.Module, setting: Setting) -> None:
         """Take what the average takes."""

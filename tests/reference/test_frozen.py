@@ -22,6 +22,7 @@ CACHED = {
     "fedgh": (),
     "fedhenn": ("algorithm.server.rad_size=12",),
     "fedhenn_hetero": ("algorithm.server.rad_size=12",),
+    "feddf": ("algorithm.server.source=train_pool", "algorithm.server.steps=20"),
 }
 FROZEN = {
     "fedadam": (),
@@ -37,6 +38,7 @@ FROZEN = {
     "moon": ("federation.num_rounds=3",),
     "fedfusion_conv": (),
     "fedtgp": (),
+    "feddf": ("algorithm.server.source=train_pool", "algorithm.server.steps=20"),
 }
 """Methods with more tensors than those of the network, or that switch some of them off."""
 
@@ -136,12 +138,28 @@ def test_weights_of_a_file_are_the_start_of_everyone(tmp_path):
     assert len(names) == len(set(names)) == 4  # training and test examples, by weights
 
 
-@pytest.mark.parametrize("method", ["fedma_oneshot", "pfnm", "ot_fusion"])
-def test_methods_that_match_neurons_take_whole_networks(method, tmp_path):
-    with pytest.raises(
-        UserError, match=r"model\.freeze must be \[\] for \w+Server, which takes whole networks, but 2 "
-    ):
-        steps_of(tmp_path, f"algorithm={method}", "model.freeze=[encoder.conv1]")
+@pytest.mark.parametrize("method", ["fedma", "fedma_oneshot", "pfnm", "ot_fusion"])
+def test_methods_that_match_neurons_take_networks_without_frozen_layers_cached_or_not(method, tmp_path):
+    """A cached run, whose clients never see those layers, could not be opened again with the whole network."""
+    words = (f"algorithm={method}", "model.freeze=[encoder.conv1]")
+    reason = r"for \w+Server, which matches the neurons of all layers"
+    with pytest.raises(UserError, match=rf"model\.freeze must be \[\] {reason}, but 2 tensors are frozen"):
+        steps_of(tmp_path / "a", *words)
+    with pytest.raises(ConfigError, match=rf"model\.cached must be false {reason}, but it is True\."):
+        steps_of(tmp_path / "b", *words, "model.cached=true")
+
+
+def test_students_of_a_pool_keep_what_is_frozen_in_their_clients_networks(tmp_path):
+    """An architecture's student takes steps of the distillation where its clients train, and nowhere else."""
+    words = ("algorithm=feddf", "algorithm.server.source=train_pool", "pool=small4")
+    experiment, steps = steps_of(tmp_path, *words, "pool.freeze={cnn: [encoder.conv1], mlp: [body]}")
+    networks, state = experiment.executor.worker.networks, steps[-1][0].state
+    assert set(state.students) == {"cnn", "cnn_bn", "mlp", "resnet"}
+    for name, student in state.students.items():
+        own = networks.build(networks.key(state.first[name]))
+        still = still_keys(own)
+        assert set(student.params) == set(own.state_dict()) - set(still)
+        assert bool(still) == (name in {"cnn", "mlp"})
 
 
 @pytest.mark.parametrize(

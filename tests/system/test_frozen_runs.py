@@ -49,6 +49,15 @@ def test_what_is_looked_at_is_the_whole_network(cli, console, tmp_path):
     assert "accuracy" in text
 
 
+def test_a_cached_run_of_a_server_that_builds_networks_can_be_opened(cli, console, tmp_path):
+    """Its students are what is behind the features; looked at is the whole network."""
+    words = ("algorithm=feddf", "algorithm.server.source=train_pool", "algorithm.server.steps=4")
+    assert cli(*CACHED, *words).code == 0
+    code, _, err = console(inspect_features.main, tmp_path / "run", "--out", str(tmp_path / "out"))
+    assert (code, err) == (0, "")
+    assert len(still_keys(fedfeat.load(tmp_path / "run").model().module.model)) == 16
+
+
 @pytest.mark.parametrize("algorithm", ["moon", "fedproto"])
 def test_a_cached_run_goes_on_from_its_middle_to_the_same_weights(algorithm, cli, tmp_path):
     """Clients have memories; the features are read again, or made again where they are gone."""

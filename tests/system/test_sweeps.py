@@ -215,7 +215,7 @@ def test_every_run_says_what_it_gives_to_an_optimizer(sweep, caplog):
 
 
 def test_an_objective_that_is_not_measured_is_refused_with_what_is(sweep, tmp_path):
-    done = sweep("objective=align/agreement", "federation.num_rounds=1", "seed=0")
+    done = sweep("objective=mine/own", "federation.num_rounds=1", "seed=0")
     assert done.code == 2
     assert (
         "fedfeat: objective must be auto or a metric of the last round (clients/failed, comm/down_bytes, "

@@ -42,7 +42,7 @@ class OTFusionServer(Server):
     """
 
     payload_type: ClassVar[type] = Weights
-    needs_whole_model = True
+    needs_whole_model = matches_neurons = True
 
     def __init__(
         self,

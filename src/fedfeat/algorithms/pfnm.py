@@ -106,7 +106,7 @@ class OneShotServer(Server):
 
     payload_type: ClassVar[type] = WholeNetwork
     needs_everyone = True
-    needs_whole_model = True
+    needs_whole_model = matches_neurons = True
 
     def __init__(self, matching: BBPMap, init: Literal["shared", "independent"] = "shared") -> None:
         self.matching, self.start = matching, init

@@ -58,7 +58,7 @@ def build_experiment(
     """
     import_slow()
     from fedfeat.clients.host import keep_freed_memory, set_threads
-    from fedfeat.commands.compatibility import check_method, try_parts
+    from fedfeat.commands.compatibility import check_cached, check_method, try_parts
     from fedfeat.config.arguments import check_targets
     from fedfeat.models.policy import describe
     from fedfeat.runs.data_facts import check_same_data
@@ -80,6 +80,7 @@ def build_experiment(
     set_threads(trainer.num_threads, module.flops_per_example * data.largest_batch(plan.batch_size))
     keep_freed_memory()
     server = made(cfg.algorithm.server, Server, "algorithm.server")  # type: ignore[type-abstract]
+    check_cached(config["model"], server)
     name, keeps = config["algorithm"]["name"], worker.settings.keep_optimizer
     setting = plan.setting(name, keeps, data, trainer.averages_weights)
     check_method(worker, server, setting)

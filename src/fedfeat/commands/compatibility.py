@@ -1,7 +1,8 @@
 """Whether the halves of a method fit each other, the course of the rounds, the networks and the data."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from itertools import chain
+from typing import Any
 
 import hydra
 import torch
@@ -56,6 +57,18 @@ def check_method(worker: Worker, server: Server, setting: Setting) -> None:
     _check_attendance(server, setting)
 
 
+def check_cached(model: Mapping[str, Any], server: Server) -> None:
+    """Refuse frozen layers that clients never see, and with which the run could not be opened again.
+
+    Args:
+        model: The section of the configuration.
+        server: The server half.
+    """
+    if model.get("cached") and server.matches_neurons:
+        rule = f"be false for {type(server).__name__}, which matches the neurons of all layers"
+        raise ConfigError.rule("model.cached", rule, True)
+
+
 def _check_apart(model: nn.Module) -> None:
     """Refuse a network with a tensor at two places: what crosses the wire, is averaged and restored goes by places."""
     found: dict[int, str] = {}
@@ -104,10 +117,10 @@ def _check_halves(module: ClientModule, server: Server) -> None:
             f"algorithm.client.personal must be [] for {type(server).__name__}, which takes whole networks, but it "
             f"keeps {len(module.personal_keys)} tensors back, {module.personal_keys[0]} first."
         )
-    if server.needs_whole_model and (still := still_keys(module.model)):
+    if server.matches_neurons and (still := still_keys(module.model)):
         raise UserError(
-            f"model.freeze must be [] for {type(server).__name__}, which takes whole networks, but {len(still)} "
-            f"tensors are frozen, {still[0]} first."
+            f"model.freeze must be [] for {type(server).__name__}, which matches the neurons of all layers, but "
+            f"{len(still)} tensors are frozen, {still[0]} first."
         )
 
 

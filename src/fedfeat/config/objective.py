@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Container, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from fedfeat.errors import ConfigError
@@ -29,10 +30,13 @@ _NAMES = {
     **dict.fromkeys(_OWN, (*_OVER_CLIENTS, *(f"val_{name}" for name in _OVER_CLIENTS))),
 }
 _MEASURED = {
-    "val": ("partition", "val_fraction", "above 0"),
-    "local_pre_agg": ("federation", "evaluate_local", "true"),
-    "final_all": ("federation", "final_epochs", "set"),
+    "val": ("partition", "val_fraction", "partition.val_fraction above 0"),
+    "local_pre_agg": ("federation", "evaluate_local", "federation.evaluate_local true"),
+    "final_all": ("federation", "final_epochs", "federation.final_epochs set"),
+    "align": ("diagnostics", "_target_", "diagnostics=alignment"),
 }
+_LIKENESS = 0.8
+"""From which on an unknown family is a misspelt one, if what follows is a name of that: globl/acc, not own/acc."""
 
 
 def more_is_better(name: str) -> bool:
@@ -54,13 +58,16 @@ def check_objective(config: Mapping[str, Any]) -> None:
 
 def _check(config: Mapping[str, Any], key: str, default: str, name: str) -> None:
     family, _, rest = name.partition("/")
-    known = _NAMES.get(family, ())
-    if known and rest not in known and not (family in _SERVERS and rest.endswith(_FURTHER)):
-        raise ConfigError.rule(key, f"be {default} or one of {_names(family, known)}", name)
+    # Other families may be a method's own.
+    meant = family if family in _NAMES else "".join(get_close_matches(family, _NAMES, 1, _LIKENESS))
+    known = _NAMES.get(meant, ())
+    further = family in _SERVERS and rest.endswith(_FURTHER)
+    if known and (rest in known) != (family == meant) and not further:
+        raise ConfigError.rule(key, f"be {default} or one of {_names(meant, known)}", name)
     for needed in (family, rest.partition("_")[0]):
-        section, setting, value = _MEASURED.get(needed, ("", "", ""))
+        section, setting, how = _MEASURED.get(needed, ("", "", ""))
         if section and not (config.get(section) or {}).get(setting):
-            raise ConfigError.rule(key, f"be measured ({section}.{setting} {value} does so)", name)
+            raise ConfigError.rule(key, f"be measured ({how} does so)", name)
 
 
 def will_come(name: str, first: Collection[str]) -> bool:

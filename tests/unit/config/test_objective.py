@@ -44,8 +44,13 @@ def test_a_metric_that_there_is_not_is_refused_with_those_that_there_are():
     )
 
 
-def config(objective, val_fraction=0.0, **federation):
-    return {"objective": objective, "partition": {"val_fraction": val_fraction}, "federation": federation}
+def config(objective, val_fraction=0.0, diagnostics=None, **federation):
+    return {
+        "objective": objective,
+        "partition": {"val_fraction": val_fraction},
+        "federation": federation,
+        "diagnostics": diagnostics,
+    }
 
 
 @pytest.mark.parametrize(
@@ -65,6 +70,11 @@ def config(objective, val_fraction=0.0, **federation):
             config("final_all/acc_mean", final_epochs=None),
             "be measured (federation.final_epochs set does so), but it is 'final_all/acc_mean'.",
         ),
+        (
+            config("align/agreement"),
+            "be measured (diagnostics=alignment does so), but it is 'align/agreement'.",
+        ),
+        (config("vall/acc", 0.1), "be auto or one of val/acc, val/loss, but it is 'vall/acc'."),
     ],
 )
 def test_some_are_refused_before_the_run(refused, sentence):
@@ -89,6 +99,11 @@ def test_some_are_refused_before_the_run(refused, sentence):
             "be null or one of global/acc, global/loss, global/client_acc_mean, global/client_acc_weighted, "
             "global/client_acc_std, global/client_acc_worst, global/client_acc_p10, but it is 'global/accuracy'.",
         ),
+        (
+            {"target_metric": "globl/acc"},
+            "be null or one of global/acc, global/loss, global/client_acc_mean, global/client_acc_weighted, "
+            "global/client_acc_std, global/client_acc_worst, global/client_acc_p10, but it is 'globl/acc'.",
+        ),
     ],
 )
 def test_so_are_targets_that_cannot_be_measured(federation, sentence):
@@ -99,7 +114,7 @@ def test_so_are_targets_that_cannot_be_measured(federation, sentence):
 
 def test_what_may_come_is_accepted():
     check_objective(config("auto", target_metric="final_all/acc_mean", final_epochs=1))
-    check_objective(config("auto", target_metric="align/agreement"))
+    check_objective(config("auto", diagnostics={"_target_": "my.Probe"}, target_metric="align/agreement"))
     for name in (
         "auto",
         "global/acc",
@@ -107,6 +122,8 @@ def test_what_may_come_is_accepted():
         "personal/acc_mean",
         "train/loss",
         "mine/own",
+        "own/acc",
+        "vals/temperature",
     ):
         check_objective(config(name))
     check_objective(config("val/acc", 0.1))
