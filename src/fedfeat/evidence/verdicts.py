@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedfeat.config.objective import judged_by
+from fedfeat.errors import ConfigError
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.claims import MIN_SEEDS, Claim, Claims, Judgement, Values
 from fedfeat.evidence.forest import forest
@@ -36,8 +37,18 @@ class Verdicts(Tables):
         super().__init__(archive, figures)
         self.claims, self.board = claims, board
 
-    def summary_part(self) -> str:
-        """Give one line for each claim: what is claimed, published, measured, decided."""
+    def summary_part(self, of: str = "all") -> str:
+        """Give one line for each claim: what is claimed, published, measured, decided.
+
+        Args:
+            of: Which claims: ``papers``, of which something is published, ``ours``, the others, or ``all``.
+
+        Raises:
+            ConfigError: ``of`` is something else.
+        """
+        taken = {"papers": (True,), "ours": (False,), "all": (True, False)}
+        if of not in taken:
+            raise ConfigError.rule("of", f"be one of {', '.join(taken)}", of)
         rows = [
             [
                 f"[{claim.claim}](claims.md#{claim.id})",
@@ -46,6 +57,7 @@ class Verdicts(Tables):
                 judged.verdict + _caveat(claim),
             ]
             for claim, judged in self.judged
+            if bool(claim.published) in taken[of]
         ]
         return markdown(["claim", "published", "measured", "verdict"], rows)
 

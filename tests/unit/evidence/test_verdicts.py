@@ -1,11 +1,13 @@
 """What the pages of methods tell of a run of which nothing is published."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
+from fedfeat.errors import ConfigError
 from fedfeat.evidence.claims import Claim, Claims, Reading, Rule
 from fedfeat.evidence.verdicts import Verdicts
 
@@ -70,3 +72,14 @@ def test_a_verdict_is_not_read_without_its_caveat(verdicts):
     assert verdicts.summary_part().count("holds (mind it) |") == 1
     assert page.count("- Protocol: p\n") == 1
     assert "- Protocol: That of [one](#one).\n" in page
+
+
+def test_claims_with_a_published_number_have_a_table_of_their_own(verdicts):
+    (ours, judged), (other, its) = judged_as("one", STRONG), judged_as("two", NONE)
+    assert ours.published == ""
+    verdicts.__dict__["judged"] = [(ours, judged), (replace(other, published=".5"), its)]
+    rows = {of: verdicts.summary_part(of).count("](claims.md#") for of in ("all", "ours", "papers")}
+    assert rows == {"all": 2, "ours": 1, "papers": 1}
+    assert "#two) | .5 |" in verdicts.summary_part("papers")
+    with pytest.raises(ConfigError, match="of must be one of papers, ours, all, but it is 'mine'"):
+        verdicts.summary_part("mine")
