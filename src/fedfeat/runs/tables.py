@@ -18,7 +18,10 @@ _log = logging.getLogger("fedfeat")
 
 
 def complete_rows(path: Path) -> Iterator[list[str]]:
-    """Give the columns of a file, if it exists, and its rows one by one, without lines that are torn or unreadable."""
+    """Give the columns of a file, if it exists, and its rows one by one, without lines that are torn or unreadable.
+
+    For whoever writes the file anew: at its end it warns of the lines that are not in it any more.
+    """
     dropped = 0
     for row in _lines(path):
         if row is None:
@@ -29,10 +32,14 @@ def complete_rows(path: Path) -> Iterator[list[str]]:
         _log.warning("%s: dropped %d torn line(s), left by an interrupted run.", path, dropped)
 
 
+def _read_rows(path: Path) -> Iterator[list[str]]:
+    return (row for row in _lines(path) if row is not None)
+
+
 def rows_so_far(path: Path) -> list[dict[str, str]]:
     """Give the rows of a table that somebody may be writing now, by column; none where it cannot be read."""
     try:
-        columns, *rows = (row for row in _lines(path) if row is not None)
+        columns, *rows = _read_rows(path)
     except (OSError, ValueError):
         return []
     return [dict(zip(columns, row, strict=True)) for row in rows]
@@ -130,7 +137,7 @@ def repaired_rounds(run_dir: Path) -> list[int]:
 
 def _whole_lines(path: Path) -> list[list[str]]:
     """Give head and whole rows of a table; what is none has a head alone."""
-    return (list(complete_rows(path)) if _is_table(path) else []) or [["round"]]
+    return (list(_read_rows(path)) if _is_table(path) else []) or [["round"]]
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -144,7 +151,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _rounds(path: Path, last: int) -> list[int]:
     """List the rounds of a table's rows up to one, a round once for each of its rows; none where it is no table."""
-    rows = complete_rows(path) if _is_table(path) else iter(())
+    rows = _read_rows(path) if _is_table(path) else iter(())
     next(rows, None)
     return [found for row in rows if (found := int(row[0])) <= last]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fedfeat.loggers import csv_logger
 from fedfeat.loggers.csv_logger import CLIENT_COLUMNS, CsvLogger
 from fedfeat.runs.metrics_table import read_metrics
+from fedfeat.runs.tables import check_tables, repair_tables, repaired_rounds
 
 
 def test_csv_holds_evaluated_rounds_and_their_clients(tmp_path):
@@ -92,6 +93,21 @@ def test_a_line_with_another_one_behind_it_is_torn(tmp_path, caplog):
     write(CsvLogger(), tmp_path, [record(2)], resumed=2)
     assert [row["round"] for row in rows(tmp_path / "metrics.csv")] == ["0", "1", "2"]
     assert "dropped 1 torn line" in caplog.text
+
+
+def test_who_only_reads_a_table_says_nothing_of_a_torn_line(tmp_path, caplog):
+    """A resume reads the table more than once before it writes it anew, and the line is dropped then."""
+    write(CsvLogger(), tmp_path, [record(0), record(1)])
+    with open(tmp_path / "metrics.csv", "a") as file:
+        file.write("2,")
+    check_tables(tmp_path, 1, [0, 1], {"metrics.csv": 2})
+    assert repair_tables(tmp_path, 1, [0, 1], {}, {"metrics.csv": 2}) == {}
+    assert repaired_rounds(tmp_path) == []
+    assert not caplog.records
+    write(CsvLogger(), tmp_path, [record(2)], resumed=1)
+    assert [one.getMessage().partition(": ")[2] for one in caplog.records] == [
+        "dropped 1 torn line(s), left by an interrupted run."
+    ]
 
 
 def test_a_new_run_starts_new_files(tmp_path):
