@@ -12,7 +12,7 @@ from fedfeat.config.rules import check
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign_file import read_campaign
-from fedfeat.evidence.claims import read_claims
+from fedfeat.evidence.claims_file import read_claims
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.results_command import made, main
 from fedfeat.evidence.stored import THEN, check_words, made_with

@@ -6,12 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import yaml
-
-from fedfeat.errors import ConfigError
 from fedfeat.evidence.intervals import Interval, difference, mean_interval
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
@@ -20,10 +16,6 @@ Values = Callable[[Sequence[str], str, str, str], Mapping[int, float]]
 
 MIN_SEEDS = 3
 """Fewer decide nothing."""
-_OPTIONAL = ("settings", "caveat", "note")
-_LISTS = ("studies", "settings", "rule")
-_KEYS = ("id", "group", "claim", "source", "published", "protocol", "quantity", "studies", "rule", *_OPTIONAL)
-_RULE_KEYS = ("arm", "against", "more_than", "less_than")
 
 
 @dataclass(frozen=True)
@@ -83,6 +75,7 @@ class Claim:
         rule: What has to be so.
         caveat: What its verdict is never read without.
         note: What else there is to say.
+        asked_after: Whether it was written when its runs were there.
     """
 
     id: str
@@ -97,6 +90,17 @@ class Claim:
     rule: Rule
     caveat: str = ""
     note: str = ""
+    asked_after: bool = False
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether a paper has a number of it, and the question is not ours, asked of runs that were there."""
+        return bool(self.published) and not self.asked_after
+
+    @property
+    def sentence(self) -> str:
+        """What is claimed, with a word on when it was asked where that was late."""
+        return f"{self.claim.removesuffix('.')} (asked after the runs)." if self.asked_after else self.claim
 
     def judged(self, values: Values) -> Judgement:
         """Decide by the numbers that there are."""
@@ -196,44 +200,3 @@ class Claims(NamedTuple):
 
     reading: Reading
     claims: tuple[Claim, ...]
-
-
-def read_claims(path: Path) -> Claims:
-    """Read a file of claims.
-
-    Raises:
-        ConfigError: A claim lacks a key or has one too many.
-    """
-    found = yaml.safe_load(path.read_text())
-    node = found["reading"]
-    lists = {key: tuple(node[key]) for key in ("studies", "settings", "order")}
-    reading = Reading(name=node["name"], quantity=node["quantity"], margin=float(node["margin"]), **lists)
-    return Claims(reading, tuple(_claim(f"claims[{at}]", one) for at, one in enumerate(found["claims"])))
-
-
-def _claim(place: str, node: Mapping[str, Any]) -> Claim:
-    for key in node:
-        if key not in _KEYS:
-            raise ConfigError.unknown(f"{place}.{key}", _KEYS)
-    missing = [key for key in _KEYS if key not in node and key not in _OPTIONAL]
-    if missing:
-        raise ConfigError.rule(place, f"have {', '.join(missing)}", sorted(node))
-    if str(node["quantity"]).startswith("to_target/") and node["rule"].get("against") is None:
-        rule = "have against: what reaching a target took is known from below alone of a run that never came there"
-        raise ConfigError.rule(f"{place}.rule", rule, dict(node["rule"]))
-    texts = {key: " ".join(str(node.get(key, "")).split()) for key in _KEYS if key not in _LISTS}
-    lists = {"studies": tuple(node["studies"]), "settings": tuple(node.get("settings", [""]))}
-    fields: dict[str, Any] = {**texts, **lists, "rule": _rule(f"{place}.rule", node["rule"])}
-    return Claim(**fields)
-
-
-def _rule(place: str, node: Mapping[str, Any]) -> Rule:
-    for key in node:
-        if key not in _RULE_KEYS:
-            raise ConfigError.unknown(f"{place}.{key}", _RULE_KEYS)
-    if "arm" not in node or ("more_than" in node) == ("less_than" in node):
-        raise ConfigError.rule(place, "have arm and one of more_than and less_than", dict(node))
-    is_lower = "more_than" in node
-    return Rule(
-        node["arm"], node.get("against"), float(node["more_than" if is_lower else "less_than"]), is_lower
-    )

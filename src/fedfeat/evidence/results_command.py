@@ -16,7 +16,7 @@ from fedfeat.errors import UserError
 from fedfeat.evidence import bench
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign_file import read_campaign
-from fedfeat.evidence.claims import read_claims
+from fedfeat.evidence.claims_file import read_claims
 from fedfeat.evidence.pages import filled
 from fedfeat.evidence.tables import Tables
 from fedfeat.evidence.verdicts import Verdicts

@@ -41,7 +41,7 @@ class Verdicts(Tables):
         """Give one line for each claim: what is claimed, published, measured, decided.
 
         Args:
-            of: Which claims: ``papers``, of which something is published, ``ours``, the others, or ``all``.
+            of: Which claims: of ``papers``, or questions of ``ours``, see `Claim.is_papers`; or ``all``.
 
         Raises:
             ConfigError: ``of`` is something else.
@@ -51,13 +51,13 @@ class Verdicts(Tables):
             raise ConfigError.rule("of", f"be one of {', '.join(taken)}", of)
         rows = [
             [
-                f"[{claim.claim}](claims.md#{claim.id})",
+                f"[{claim.sentence}](claims.md#{claim.id})",
                 claim.published or NONE,
                 _measured(claim, judged),
                 judged.verdict + _caveat(claim),
             ]
             for claim, judged in self.judged
-            if bool(claim.published) in taken[of]
+            if claim.is_papers in taken[of]
         ]
         return markdown(["claim", "published", "measured", "verdict"], rows)
 
@@ -120,7 +120,7 @@ class Verdicts(Tables):
         own = {place: runs[0] for place, runs in found.items() if runs[0].setting["algorithm.name"] in names}
         rows = [row for place, run in own.items() for row in self._measured_rows(*place, run)]
         told = [
-            f"- [{claim.claim}](../claims.md#{claim.id}) {judged.verdict.capitalize()}{_caveat(claim)}."
+            f"- [{claim.sentence}](../claims.md#{claim.id}) {judged.verdict.capitalize()}{_caveat(claim)}."
             for claim, judged in self.judged
             if any(study in claim.studies and arm in self._arms_of(claim) for study, _, arm in own)
         ]
@@ -193,7 +193,7 @@ def _claim(claim: Claim, judged: Judgement, protocol_of: str) -> list[str]:
     """Write one claim of the page; its protocol stands where it is that of no claim before it."""
     published = claim.published or "no number"
     protocol = claim.protocol if protocol_of == claim.id else f"That of [{protocol_of}](#{protocol_of})."
-    lines = [f"### {claim.id}", "", claim.claim, ""]
+    lines = [f"### {claim.id}", "", claim.sentence, ""]
     lines += [f"- Source: {claim.source}; published: {published}.", f"- Protocol: {protocol}"]
     lines += [f"- Rule: {claim.rule.sentence(claim.quantity)}."]
     lines += [f"- {claim.note}"] if claim.note else []

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from fedfeat.errors import ConfigError
-from fedfeat.evidence.claims import Claim, Reading, Rule, overall, read_claims
+from fedfeat.evidence.claims import Claim, Reading, Rule, overall
+from fedfeat.evidence.claims_file import read_claims
 from fedfeat.evidence.intervals import Interval
 
 MORE = Rule("a", "b", 0.01, is_lower=True)
@@ -126,6 +127,7 @@ READING = {"name": "r", "studies": [], "settings": [], "quantity": "q", "order":
     ("change", "said"),
     [
         ({"stuides": ["s"]}, "claims[0].stuides"),
+        ({"asked_after": "no"}, "claims[0].asked_after must be true or false, but it is 'no'."),
         ({"rule": {"arm": "a"}}, "more_than and less_than"),
         ({"rule": {"arm": "a", "more_than": 0, "less_than": 1}}, "more_than and less_than"),
         ({"rule": {"arm": "a", "above": 0}}, "claims[0].rule.above"),
@@ -156,6 +158,11 @@ def test_a_file_of_claims_is_read(tmp_path):
     assert read_claims(path).claims == (
         Claim("one", "g", "c d", "s", "", "p", ("s",), ("",), "global/acc", rule),
     )
+    late = one | {"claim": "c.", "published": ".5", "asked_after": True}
+    path.write_text(yaml.safe_dump({"reading": READING, "claims": [late, late | {"asked_after": False}]}))
+    ours, papers = read_claims(path).claims
+    assert (ours.sentence, papers.sentence) == ("c (asked after the runs).", "c.")
+    assert (ours.is_papers, papers.is_papers) == (False, True)
     path.write_text(
         yaml.safe_dump({"reading": READING, "claims": [{k: v for k, v in one.items() if k != "published"}]})
     )
