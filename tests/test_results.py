@@ -111,14 +111,9 @@ def test_a_stored_configuration_composes_today(cell):
     assert stored.get("published") == (today.get("published") or None)
 
 
-def test_claims_name_studies_settings_and_arms_of_the_campaign():
-    reading, claims = read_claims(RESULTS / "claims.yaml")
+def test_claims_name_studies_settings_arms_and_quantities_of_the_campaign():
+    _, claims = read_claims(RESULTS / "claims.yaml", CAMPAIGN.studies)
     for claim in claims:
-        arms = {arm for study in claim.studies for arm in CAMPAIGN.studies[study].arms} | {reading.name}
-        assert {claim.rule.arm, claim.rule.against} <= arms | {None}, claim.id
-        assert {*claim.settings} <= {
-            one for study in claim.studies for one in CAMPAIGN.studies[study].settings
-        }, claim.id
         runs = {
             cell[:3]
             for cell in ARCHIVES[0].places
@@ -126,8 +121,6 @@ def test_claims_name_studies_settings_and_arms_of_the_campaign():
         }
         for study, setting, arm in runs:
             assert ARCHIVES[0].values([study], setting, arm, claim.quantity), (claim.id, study)
-    assert len({claim.id for claim in claims}) == len(claims)
-    assert set(reading.order) <= set().union(*(CAMPAIGN.studies[study].arms for study in reading.studies))
 
 
 def test_every_stored_run_of_a_method_is_told_of_on_a_page_of_methods():

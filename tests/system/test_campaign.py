@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,6 +230,11 @@ def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):
     assert call(longer, tmp_path, "--status")[::2] == (2, err), (
         "the status does not promise what a start refuses"
     )
+    # One that has begun is refused as well, before another is made.
+    (tmp_path / "runs" / "tried" / "run" / "average" / "seed_0" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "kept")
+    code, _, begun = call(longer, tmp_path)
+    assert (code, begun.count("made with federation.num_rounds=2")) == (2, 1)
     # Where a run is made changes no number.
     same = campaign(FILE | runs | {"words": [*SMALL, "federation.num_rounds=2", "executor=processes"]})
     assert call(same, tmp_path)[0] == 0

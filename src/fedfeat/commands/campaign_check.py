@@ -16,6 +16,7 @@ def check_composed(queue: Queue) -> None:
     """Refuse a campaign with a run that does not compose, or with a program that does not exist.
 
     Runs that differ by their seed alone are composed once, and not at all where one of them has begun with these words.
+    One that has begun with others is refused.
 
     Raises:
         ConfigError: A sentence for each mistake, with the first run that has it.
@@ -24,6 +25,9 @@ def check_composed(queue: Queue) -> None:
     tuning = {study.tuned.study for study in queue.campaign.studies.values() if study.tuned}
     more = [*queue.extra, *([f"hydra/launcher={queue.launcher}"] if queue.launcher else [])]
     found = dict[str, str]()
+    for cell in queue.open():
+        if said := _altered(queue, cell):
+            found.setdefault(said, cell.name)
     for cell in _kinds(queue):
         try:
             _check([*queue.campaign.words_of(cell), *more], cell.study in tuning)
@@ -52,18 +56,22 @@ def _kinds(queue: Queue) -> list[Cell]:
     for cell in queue.campaign.cells():
         kind = cell._replace(seed=0)
         kinds.setdefault(kind, cell)
-        if queue.settled(cell) or _has_begun(queue, cell):
+        if queue.settled(cell) or (_has_begun(queue, cell) and not _altered(queue, cell)):
             begun.add(kind)
     return [cell for kind, cell in kinds.items() if kind not in begun]
 
 
 def _has_begun(queue: Queue, cell: Cell) -> bool:
-    """Whether a run was accepted with the words that the campaign has for it today."""
-    place = queue.runs / cell.name
-    if not (place / "config.yaml").exists():
-        return False
+    """Whether a run was accepted, and the campaign has words for it today."""
+    return (queue.runs / cell.name / "config.yaml").exists() and queue.words(cell) is not None
+
+
+def _altered(queue: Queue, cell: Cell) -> str:
+    """Say with which other words than today's a run has begun; an empty text where it has not."""
+    if not _has_begun(queue, cell):
+        return ""
     try:
-        check_words(place, queue.words(cell) or ())
-    except ConfigError:
-        return False
-    return True
+        check_words(queue.runs / cell.name, queue.words(cell) or ())
+    except ConfigError as error:
+        return str(error)
+    return ""

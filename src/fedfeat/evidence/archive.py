@@ -13,7 +13,7 @@ from fedfeat.evidence.intervals import Needed
 from fedfeat.evidence.stored import is_finished, seconds
 from fedfeat.evidence.tuning import chosen_point, point_scores
 from fedfeat.runs.divergence import has_diverged
-from fedfeat.runs.finished import Run, read_run
+from fedfeat.runs.finished import Run, read_diverged, read_run
 from fedfeat.runs.quantities import is_target, measured_numbers
 
 
@@ -79,15 +79,13 @@ class Archive:
         found = self.values(studies, setting, arm, quantity)
         for seed, run in self._every(studies, setting, arm):
             if is_target(quantity, run):
-                last, step = _last_step(run, quantity)
-                never = found[seed] == math.inf
-                found[seed] = Needed(last + step if never else found[seed], step, never)
+                found[seed] = _needed(run, quantity, found[seed])
         return found
 
     def step(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> float:
         """Give how well `values` are known: to a step between two evaluations, where they say what a target took."""
-        runs = [run for _, run in self._every(studies, setting, arm) if is_target(quantity, run)]
-        return max((_last_step(run, quantity)[1] for run in runs), default=0.0)
+        found = self.bounded(studies, setting, arm, quantity).values()
+        return max((one.step for one in found if isinstance(one, Needed)), default=0.0)
 
     def _every(self, studies: Sequence[str], setting: str, arm: str) -> list[tuple[int, Run]]:
         return [pair for study in studies for pair in self.runs(study, setting, arm).items()]
@@ -108,6 +106,13 @@ class Archive:
         )
         return "\\*" if is_edge else ""
 
+    def published(self, study: str, setting: str, arm: str) -> Mapping[str, float]:
+        """Give the published numbers of an arm's ended runs, whose configuration has them; {} where none has ended."""
+        for cell, place in self.ended.items():
+            if (cell.study, cell.setting, cell.arm) == (study, setting, arm):
+                return self.run(cell).published if cell in self.places else read_diverged(place).published
+        return {}
+
     def hours(self, study: str) -> float:
         """Give how long the ended runs of a study took, in hours of their own clocks."""
         return sum(seconds(place) for cell, place in self.ended.items() if cell.study == study) / 3600
@@ -123,10 +128,13 @@ class Archive:
         return {}
 
 
-def _last_step(run: Run, quantity: str) -> tuple[float, float]:
-    """Give what a run has cost at its last evaluation, in the unit of what a target took, and since the one before."""
-    before, last = run.metrics[COSTS[quantity.rpartition("/")[2]]].to_numpy(float)[-2:]
-    return float(last), float(last - before)
+def _needed(run: Run, quantity: str, value: float) -> Needed:
+    """Give what a target took with the cost since the evaluation before; inf is a run that never came there."""
+    costs = run.metrics[COSTS[quantity.rpartition("/")[2]]].to_numpy(float)
+    never = value == math.inf
+    at = len(costs) - 1 if never else int(costs.searchsorted(value).clip(0, len(costs) - 1))
+    step = float(costs[at] - costs[max(at - 1, 0)])
+    return Needed(costs[at] + step if never else value, step, never)
 
 
 def _rate(words: Sequence[str]) -> float | None:

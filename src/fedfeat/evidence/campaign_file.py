@@ -33,7 +33,7 @@ def read_campaign(path: Path) -> Campaign:
     key = root.get("key", path.stem)
     key = name("key", str(key) if type(key) in (int, float) else key)
     into = root.get("into", f"results/{key}")
-    if not isinstance(into, str):
+    if not isinstance(into, str) or not into:
         raise ConfigError.rule("into", "be a folder", into)
     return Campaign(key, words("words", root.get("words", [])), _environment(root), studies, into)
 
@@ -126,12 +126,15 @@ def _check_tuned(study: Study, studies: Mapping[str, Study]) -> None:
         raise ConfigError.rule(f"{place}.study", "name a study of the file", study.tuned.study, studies)
     if studies[study.tuned.study].tuned is not None:
         raise ConfigError.rule(f"{place}.study", "name a study that is not tuned itself", study.tuned.study)
-    known = studies[study.tuned.study].arms
+    source = studies[study.tuned.study]
+    if all(len(source.points(arm)) < 2 for arm in source.arms):
+        raise ConfigError.rule(f"{place}.study", "name a study with a grid", study.tuned.study)
+    known = source.arms
     for arm in study.arms:
-        source = study.tuned.alike.get(arm, arm)
-        if source not in known:
+        other = study.tuned.alike.get(arm, arm)
+        if other not in known:
             rule = f"lead from every arm to one of {study.tuned.study} ({', '.join(known)})"
-            raise ConfigError.rule(f"{place}.alike", rule, source)
+            raise ConfigError.rule(f"{place}.alike", rule, other)
 
 
 def _axis(place: str, node: Any) -> dict[str, tuple[str, ...]]:

@@ -25,6 +25,8 @@ _KNOWN = (
     "weights.json",
 )
 """Files of runs whose names do not depend on the run."""
+_WRITTEN = ("config.yaml", "data.json", "failure.txt", "metrics.csv", "overrides.yaml", "summary.json")
+"""What of these a campaign keeps, not always as it is."""
 
 
 def read_yaml(path: Path) -> Any:
@@ -64,9 +66,12 @@ def _repeated(root: yaml.Node | None) -> Iterator[tuple[str, int]]:
             left += [value for _, value in node.value]
             names = set[str]()
             for key, _ in node.value:
-                if str(key.value) in names and key.tag != _MERGE:
+                # Numbers are one where their values are: 0.1 and 0.10.
+                is_number = key.tag.endswith((":int", ":float"))
+                written = str(yaml.safe_load(key.value) if is_number else key.value)
+                if written in names and key.tag != _MERGE:
                     yield str(key.value), key.start_mark.line + 1
-                names.add(str(key.value))
+                names.add(written)
 
 
 def mapping(place: str, node: Any, known: Sequence[str] | None = None) -> dict[str, Any]:
@@ -121,13 +126,17 @@ def files(place: str, node: Any) -> tuple[str, ...]:
         parts = PurePosixPath(word).parts
         if not parts or parts[0] == "/" or ".." in parts:
             raise ConfigError.rule(place, "name files in the folder of a run", word)
+        if word in _WRITTEN:
+            raise ConfigError.rule(place, "leave out what is kept of every run", word)
         if word not in _KNOWN and difflib.get_close_matches(word, _KNOWN, cutoff=0.8):
             raise ConfigError.rule(place, "name files that runs have", word, _KNOWN)
     return found
 
 
-def among(place: str, named: Sequence[Any], arms: Sequence[str], of: str = "study") -> None:
-    """Refuse what is no arm of the study, or of the file."""
-    for arm in named:
-        if arm not in arms:
-            raise ConfigError.rule(place, f"name arms of the {of}", arm, arms)
+def among(
+    place: str, named: Sequence[Any], known: Sequence[str], of: str = "study", what: str = "arms"
+) -> None:
+    """Refuse what is no arm of the study, or of the file, or nothing else that is known there."""
+    for one in named:
+        if one not in known:
+            raise ConfigError.rule(place, f"name {what} of the {of}", one, known)

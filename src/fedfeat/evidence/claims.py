@@ -131,8 +131,13 @@ class Judgement(NamedTuple):
 
 def _interval(numbers: Sequence[Mapping[int, float]]) -> Interval | None:
     if len(numbers) == 2:
-        return difference(*numbers)
-    return mean_interval([*numbers[0].values()]) if numbers[0] else None
+        found = difference(*numbers)
+    else:
+        found = mean_interval([*numbers[0].values()]) if numbers[0] else None
+    if found is not None and any(math.isnan(value) for arm in numbers for value in arm.values()):
+        # Also where the other arm lacks that seed.
+        return found._replace(mean=math.nan, low=math.nan, high=math.nan)
+    return found
 
 
 def overall(verdicts: Mapping[str, Verdict]) -> str:

@@ -14,7 +14,7 @@ class Needed(float):
     """What a run took until it was at a target: known to the step between two evaluations.
 
     Attributes:
-        step: What the last of the two evaluations cost.
+        step: What lay between the two evaluations.
         never: Whether the run never came there, so that it is known from below alone.
     """
 

@@ -43,8 +43,11 @@ def _line(arm: str, runs: Mapping[int, Run], lost: int) -> tuple[float, list[str
     last = _numbers(runs, metric)
     mean, cells = sum(last.values()) / max(len(last), 1), _cells(runs, metric)
     if lost:
-        mean, cells[0] = -math.inf, f"{cells[0]}, {lost} diverged"
-    return mean, [arm, _MODELS[metric.partition("/")[0]], *cells]
+        cells[0] = f"{cells[0]}, {lost} diverged"
+    if lost or math.isnan(mean):
+        mean = -math.inf
+    family = metric.partition("/")[0]
+    return mean, [arm, _MODELS.get(family, family), *cells]
 
 
 def _calibrated(arm: str, places: Sequence[Path]) -> list[tuple[float, list[str]]]:

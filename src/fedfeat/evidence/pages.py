@@ -5,6 +5,7 @@ A part begins with ``<!-- made: NAME key=value ... -->`` and ends with ``<!-- en
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -28,11 +29,10 @@ def filled(text: str, makers: Mapping[str, Maker]) -> str:
     """
 
     def made(match: re.Match[str]) -> str:
-        name, words = match[2], shlex.split(match[3])
+        name = match[2]
         if name not in makers:
             raise ConfigError.unknown(name, makers)
-        values = dict(word.partition("=")[::2] for word in words)
-        return f"{match[1]}{makers[name](**values)}{match[5]}"
+        return f"{match[1]}{makers[name](**_values(name, match[3], makers[name]))}{match[5]}"
 
     opened, closed = text.count("<!-- made:"), len(_PART.findall(text))
     if opened != closed:
@@ -40,3 +40,18 @@ def filled(text: str, makers: Mapping[str, Maker]) -> str:
             f"Every <!-- made: ... --> must have its <!-- end -->, but {opened - closed} has none."
         )
     return _PART.sub(made, text)
+
+
+def _values(name: str, text: str, maker: Maker) -> dict[str, str]:
+    """Read the values of a part, those that its maker takes."""
+    try:
+        pairs = [word.partition("=")[::2] for word in shlex.split(text)]
+        values = dict(pairs)
+        inspect.signature(maker).bind(**values)
+    except (TypeError, ValueError) as error:  # an open quote is a ValueError
+        raise ConfigError.rule(
+            f"made: {name}", f"have the values that it takes ({error})", text.strip()
+        ) from error
+    if len(values) < len(pairs):
+        raise ConfigError.rule(f"made: {name}", "have each value once", text.strip())
+    return values

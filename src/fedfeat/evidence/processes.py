@@ -89,6 +89,9 @@ class Source(Protocol[Item]):
     def start(self, item: Item) -> Process:
         """Start a run, or go on with it."""
 
+    def refused(self, item: Item, error: OSError) -> None:
+        """Take note that a run cannot be started."""
+
     def ended(self, item: Item, code: int) -> None:
         """Take note of the end of a process."""
 
@@ -152,13 +155,15 @@ def end_run(process: Process, place: Path, launcher: str | None = None) -> None:
 
 
 def is_submitted(place: Path) -> bool:
-    """Whether a job that was submitted for a run waits or runs on SLURM."""
-    jobs = _jobs(place)
+    """Whether a job that was submitted for a run waits or runs on SLURM; it may where SLURM gives no answer."""
+    if not (jobs := _jobs(place)):
+        return False
     command = ["squeue", "--noheader", "--array", "--me", "--format=%i"]
-    with suppress(OSError):
-        said = subprocess.run(command, capture_output=True, text=True, check=False) if jobs else None
-        return said is not None and not {*jobs}.isdisjoint(said.stdout.split())
-    return False
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError:  # of another machine's runs
+        return False
+    return said.returncode != 0 or not {*jobs}.isdisjoint(said.stdout.split())
 
 
 def _jobs(place: Path) -> list[str]:
@@ -188,7 +193,7 @@ def note(place: Path, line: str) -> None:
 def failure(place: Path) -> str:
     """Give the sentence that a run has left, else the last line of its log that is not empty."""
     with suppress(OSError):
-        return (place / FAILURE).read_text().strip()
+        return (place / FAILURE).read_text(errors="replace").strip()
     with suppress(OSError):
         if lines := (place / LOG).read_text(errors="replace").strip().splitlines():
             return lines[-1]
@@ -215,7 +220,10 @@ def work(
             for item in [item for item, process in running.items() if process.poll() is not None]:
                 source.ended(item, running.pop(item).poll() or 0)
             while len(running) < at_once and (ready := source.ready([*running])) is not None:
-                running[ready] = source.start(ready)
+                try:
+                    running[ready] = source.start(ready)
+                except OSError as error:
+                    source.refused(ready, error)
             if look:
                 look(running)
             yield running

@@ -20,6 +20,7 @@ from fedfeat.evidence.campaign import Campaign, Cell
 from fedfeat.evidence.lengths import expected, length, standing
 from fedfeat.evidence.processes import Process, failure, start_run, work
 from fedfeat.evidence.tuning import chosen_point
+from fedfeat.runs.directory import is_locked
 
 _ALIKE = 3
 """Runs in a row that fail with one sentence before no other is started: what they lack, the others lack."""
@@ -125,7 +126,15 @@ class Queue:
         words = [program_of(command[0]) or command[0], *command[1:], str(folder.parent)]
         environment = os.environ | {**self.campaign.environment}
         try:
-            subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+            subprocess.run(
+                words,
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=True,
+            )
         except (OSError, subprocess.CalledProcessError) as error:
             said = (getattr(error, "stderr", None) or "").strip() or str(error)
             self.failed[cell] = f"{command[0]} after the run: {said.splitlines()[-1]}"
@@ -175,27 +184,44 @@ class Queue:
         )
 
     def work(self, at_once: int, pause_s: float = 1.0) -> Generator[dict[Cell, Process]]:
-        """Make all runs; see `processes.work`. What ends while they are asked to stop is kept, too."""
+        """Make all runs; see `processes.work`.
+
+        What ends while they are asked to stop is kept, too, unless a command follows it, which the next start calls.
+        """
         begun = self.open()
         try:
             yield from work(self, at_once, pause_s)
         finally:
             for cell in self.places(cell for cell in begun if cell not in self.failed):
-                self.ended(cell, 0)
+                follows = cell.arm in self.campaign.studies[cell.study].then
+                if not follows and not stored.has_ended(self.kept / cell.name):
+                    self.ended(cell, 0)
+
+    def refused(self, cell: Cell, error: OSError) -> None:
+        """Take note of a run that cannot be started; the others go on."""
+        self.failed[cell] = explain(error)
+        self._note_last(cell)
 
     def ended(self, cell: Cell, code: int) -> None:
         """Keep what an ended run has left, or the last line of one that failed.
 
-        A run that has saved its round and stopped, for somebody else's process was asked to, goes on once more.
+        A run that has saved its round and stopped, for somebody else's process was asked to, goes on once more; one
+        that somebody else's process holds is awaited.
         """
+        place = self.runs / cell.name
         if self.settled(cell) is None:
+            if is_locked(place):
+                return
             if code == 0 and cell not in self._again:
                 self._again.add(cell)
                 return
-            self.failed[cell] = f"exit {code}: {failure(self.runs / cell.name)}"
+            self.failed[cell] = f"exit {code}: {failure(place)}"
         try:
             self.collect(cell)
         except (ConfigError, OSError) as error:
             # The others go on; the next start is refused with it.
             self.failed[cell] = explain(error)
+        self._note_last(cell)
+
+    def _note_last(self, cell: Cell) -> None:
         self._last.append(self.failed.get(cell, "").replace(str(self.runs.absolute() / cell.name), "RUN"))

@@ -38,7 +38,8 @@ def made(root: Path, figures: Path) -> dict[str, str]:
         Archive(read_campaign(root / "results" / name), root / "results" / "runs")
         for name in ("evidence.yaml", "board.yaml")
     )
-    makers = Verdicts(evidence, read_claims(root / "results" / "claims.yaml"), figures, board).makers()
+    claims = read_claims(root / "results" / "claims.yaml", evidence.campaign.studies)
+    makers = Verdicts(evidence, claims, figures, board).makers()
     methods = sorted(str(path.relative_to(root)) for path in (root / METHODS).glob("*.md"))
     texts = {page: filled((root / page).read_text(), makers) for page in (*PAGES, *methods)}
     makers_of = {BOARD: Tables(board, figures).makers(), bench.PAGE: bench.makers(root)}

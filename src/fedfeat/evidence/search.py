@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedfeat.config.explain import explain
 from fedfeat.config.objective import validated_by
 from fedfeat.errors import ConfigError
 from fedfeat.evidence import stored
@@ -104,6 +105,11 @@ class Search:
                 self._cut.add(number)
                 end_run(process, self.place(number), self.launcher)
 
+    def refused(self, number: int, error: OSError) -> None:
+        """Tell that a trial's run cannot be started."""
+        # There may be no folder for a note.
+        self._lost(number, explain(error))
+
     def ended(self, number: int, code: int) -> None:
         """Tell what a run has come to; one that goes on elsewhere, or was cut, is taken up again."""
         place = self.place(number)
@@ -163,14 +169,18 @@ class Search:
         return trial
 
     def _failed(self, number: int, sentence: str) -> None:
-        self._open(number).set_user_attr(FAILED, sentence)
         # That is the fault of its values, which Optuna has to know as bad ones.
         if has_diverged(self.place(number)):
+            self._open(number).set_user_attr(FAILED, sentence)
             self._complete(number, 0.0)
         else:
-            self._failures += 1
-            self._tell(number, "FAIL")
+            self._lost(number, sentence)
         note(self.place(number), sentence)
+
+    def _lost(self, number: int, sentence: str) -> None:
+        self._open(number).set_user_attr(FAILED, sentence)
+        self._failures += 1
+        self._tell(number, "FAIL")
 
     def _open(self, number: int) -> Trial:
         from optuna.trial import Trial

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.association import association
+from fedfeat.evidence.campaign import Study
+from fedfeat.evidence.campaign_yaml import among
 from fedfeat.evidence.leaderboard import HEADER, rows, trials
 from fedfeat.evidence.pages import Maker
 from fedfeat.evidence.wording import NONE, association_text, markdown, mean_text, number
@@ -34,12 +36,18 @@ class Tables:
         return {name.removesuffix(ending): getattr(self, name) for name in dir(self) if name.endswith(ending)}
 
     def accuracy_part(self, studies: str, quantity: str, arms: str = "", settings: str = "") -> str:
-        """Give a quantity: a line per arm, a column per setting, mean and interval over seeds."""
+        """Give a quantity: a line per arm, a column per setting, mean and interval over seeds.
+
+        Raises:
+            ConfigError: Runs have ended, and none has it.
+        """
         chosen, rows = self._settings(studies, settings), []
         for arm in self._arms(studies, arms):
             texts = [self._mean(studies.split(","), one, arm, quantity) for one in chosen]
             if any(text != NONE for text in texts):
                 rows.append([arm, *texts])
+        if not rows and any(cell.study in studies.split(",") for cell in self.archive.ended):
+            raise ConfigError.rule("quantity", f"be one that a run of {studies} has", quantity)
         return markdown(["arm", *(one or quantity for one in chosen)], rows)
 
     def published_part(self, study: str) -> str:
@@ -47,8 +55,7 @@ class Tables:
         rows = []
         for setting in self._settings(study, ""):
             for arm in self._arms(study, ""):
-                runs = self.archive.runs(study, setting, arm)
-                for quantity, said in next(iter(runs.values())).published.items() if runs else ():
+                for quantity, said in self.archive.published(study, setting, arm).items():
                     measured = self._mean([study], setting, arm, quantity)
                     rows.append([setting or study, arm, quantity, number(said), measured])
         return markdown(["setting", "arm", "quantity", "published", "measured"], rows)
@@ -59,11 +66,12 @@ class Tables:
         Raises:
             ConfigError: Its arms have points of their own, which `trials_part` lists.
         """
-        points = [*self.archive.campaign.studies[study].grid]
-        if self.archive.campaign.studies[study].own:
+        (found_study,) = self._studies(study)
+        points = [*found_study.grid]
+        if found_study.own:
             raise ConfigError.rule("tuning study", "be one without own, which trials lists", study)
         rows = []
-        for arm in self.archive.campaign.studies[study].arms:
+        for arm in found_study.arms:
             found = self.archive.tuned(study, arm)
             if found is not None:
                 chosen, scores = found
@@ -108,7 +116,7 @@ class Tables:
                 for one in settings
             ]
             rows.append([quantity, *map(association_text, found)])
-        return markdown(["quantity", *settings], rows)
+        return markdown(["quantity", *(one or target for one in settings)], rows)
 
     def _means(self, studies: str, setting: str, quantity: str) -> dict[str, float]:
         arms = self._arms(studies, "")
@@ -146,10 +154,20 @@ class Tables:
         asked = (studies, setting, arm, quantity)
         return mean_text(self.archive.values(*asked), quantity, self.archive.step(*asked))
 
+    def _studies(self, studies: str) -> list[Study]:
+        known = self.archive.campaign.studies
+        among("studies", studies.split(","), [*known], "campaign", "studies")
+        return [known[study] for study in studies.split(",")]
+
     def _arms(self, studies: str, arms: str) -> list[str]:
-        every = [arm for study in studies.split(",") for arm in self.archive.campaign.studies[study].arms]
-        return arms.split(",") if arms else [*dict.fromkeys(every)]
+        return _chosen("arms", arms, [arm for study in self._studies(studies) for arm in study.arms])
 
     def _settings(self, studies: str, settings: str) -> list[str]:
-        every = [one for study in studies.split(",") for one in self.archive.campaign.studies[study].settings]
-        return settings.split(",") if settings else [*dict.fromkeys(every)]
+        every = [one for study in self._studies(studies) for one in study.settings]
+        return _chosen("settings", settings, every)
+
+
+def _chosen(key: str, text: str, every: Sequence[str]) -> list[str]:
+    if text:
+        among(key, text.split(","), every, what=key)
+    return text.split(",") if text else [*dict.fromkeys(every)]

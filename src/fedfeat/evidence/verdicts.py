@@ -98,7 +98,8 @@ class Verdicts(Tables):
             f"{claim.id} {setting}".strip(): (interval.p_value(claim.rule.bound), found.verdicts[setting])
             for claim, found in self.judged
             for setting, interval in found.found.items()
-            if interval is not None and interval.num_seeds >= MIN_SEEDS and math.isfinite(interval.high)
+            if interval is not None and interval.num_seeds >= MIN_SEEDS
+            if math.isfinite(interval.mean) and math.isfinite(interval.high)
         }
         if not tested:
             return "No interval is there yet.\n"

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_text
 from fedfeat.runs.text import flatten
 
+_TRIES = 4
 # Where a run is stored, shown or executed does not change its numbers, so these do not tell two experiments apart.
 _NEUTRAL = (
     "paths",
@@ -160,7 +162,7 @@ def locked(folder: Path, name: str = ".lock", key: str = "hydra.run.dir") -> Ite
     path = folder / name
     with _open_lock(path) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
             # Its last holder may have removed it in between.
             is_here = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except (BlockingIOError, FileNotFoundError) as error:
@@ -178,6 +180,15 @@ def locked(folder: Path, name: str = ".lock", key: str = "hydra.run.dir") -> Ite
                 path.unlink()
                 with suppress(OSError):
                     folder.rmdir()
+
+
+def _lock(file: IO[bytes]) -> None:
+    # Whoever asks `is_locked` holds it for a moment.
+    for _ in range(_TRIES):
+        with suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.05)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(folder: Path, name: str = ".lock") -> bool:

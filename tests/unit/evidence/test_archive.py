@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedfeat.errors import DIVERGED
+from fedfeat.errors import DIVERGED, ConfigError
 from fedfeat.evidence.archive import Archive
 from fedfeat.evidence.campaign import Campaign, Cell, Study
 from fedfeat.evidence.leaderboard import rows, trials
@@ -86,6 +86,12 @@ def test_a_run_that_never_came_there_is_bounded_by_one_evaluation_more(tmp_path)
     other = (*asked[:3], "to_target/0.45/up_bytes")
     assert archive.values(*other) == archive.bounded(*other) == {}
     assert archive.bounded(*asked[:3], "global/acc") == {0: 0.4, 1: 0.5}
+    # Known to the step in which the target was reached, not to the last one.
+    reached = archive.bounded(*asked[:3], "to_target/0.3/rounds")
+    assert (reached, [one.step for one in reached.values()]) == ({0: 2.0, 1: 4.0}, [1.0, 4.0])
+    assert archive.step(*asked[:3], "to_target/0.3/rounds") == 4.0
+    at_once = archive.bounded(*asked[:3], "to_target/0.1/rounds")
+    assert [(float(one), one.step) for one in at_once.values()] == [(0.0, 0.0), (0.0, 0.0)]
 
 
 def test_an_arm_is_tuned_to_a_point_that_did_not_diverge_and_one_without_an_end_waits(tmp_path):
@@ -117,6 +123,17 @@ def test_a_method_of_which_a_run_diverged_is_last_on_the_board_and_says_so(tmp_p
     assert rows(archive, "one", "y") == [["b", "-", "2 diverged", "-", "-", "-", "-", "-"]]
 
 
+def test_a_method_whose_accuracy_is_no_number_is_last_on_the_board(tmp_path):
+    study = Study("one", (), {"low": (), "lost": (), "high": ()}, {"": ()}, {"": ()}, (0,))
+    archive = Archive(Campaign("k", (), {}, {"one": study}), tmp_path)
+    for arm, accuracy in (("low", 0.5), ("lost", math.nan), ("high", 0.9)):
+        name = "local_pre_agg/acc_mean" if arm == "high" else "global/acc"
+        store(tmp_path, Cell("one", "", arm, "", 0), [0.1, accuracy], None, name=name)
+    assert [line[:2] for line in rows(archive, "one", "")] == [
+        ["high", "local_pre_agg"], ["low", "server's"], ["lost", "server's"],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("best", "star"), [(0.1, "**0.900**\\*"), (0.2, "**0.900**"), (0.3, "**0.900**\\*")])
 def test_a_choice_at_the_edge_of_the_grid_has_a_star(tmp_path, best, star):
     rates = (0.2, 0.1, 0.3)  # in whatever order
@@ -141,3 +158,34 @@ def test_a_table_says_how_many_runs_have_diverged(tmp_path):
     table = Tables(archive, tmp_path).accuracy_part("one", "global/acc")
     assert "| a | 0.900 (1), 1 diverged | - |" in table
     assert "| b | - | 1 diverged |" in table
+
+
+def test_what_is_published_stands_beside_an_arm_that_has_diverged(tmp_path):
+    archive = Archive(Campaign("k", (), {}, STUDIES), tmp_path)
+    cell = Cell("one", "x", "a", "", 0)
+    diverge(tmp_path, cell)
+    config = {"seed": 0, "algorithm": {"name": "a"}, "published": {"global/acc": 0.7}}
+    (tmp_path / cell.name / "config.yaml").write_text(yaml.safe_dump(config))
+    assert "| x | a | global/acc | 0.700 | 1 diverged |" in Tables(archive, tmp_path).published_part("one")
+    assert archive.published("one", "x", "b") == {}
+
+
+def test_a_part_that_names_what_there_is_not_is_refused_instead_of_told_as_not_run(tmp_path):
+    tables = Tables(Archive(Campaign("k", (), {}, STUDIES), tmp_path), tmp_path)
+    assert tables.accuracy_part("one", "global/acc") == "No run is finished yet.\n"
+    store(tmp_path, Cell("one", "x", "a", "", 0), [0.1, 0.9], None)
+    tables = Tables(Archive(Campaign("k", (), {}, STUDIES), tmp_path), tmp_path)
+    with pytest.raises(
+        ConfigError, match="studies must name studies of the campaign, but it is 'on'; did you mean one"
+    ):
+        tables.accuracy_part("on", "global/acc")
+    with pytest.raises(ConfigError, match="arms must name arms of the study, but it is 'c'"):
+        tables.accuracy_part("one", "global/acc", arms="a,c")
+    with pytest.raises(ConfigError, match="settings must name settings of the study, but it is 'z'"):
+        tables.accuracy_part("one", "global/acc", settings="z")
+    with pytest.raises(
+        ConfigError, match="quantity must be one that a run of one has, but it is 'globl/acc'"
+    ):
+        tables.accuracy_part("one", "globl/acc")
+    with pytest.raises(ConfigError, match="studies must name studies of the campaign, but it is 'tow'"):
+        tables.tuning_part("tow")

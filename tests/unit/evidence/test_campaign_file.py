@@ -128,6 +128,10 @@ def study(**changes):
         ),
         (study(keeps=["a/../../x"]), "studies.late.keeps must name files in the folder of a run"),
         (study(keeps=[""]), "studies.late.keeps must name files in the folder of a run, but it is ''"),
+        (
+            study(keeps=["config.yaml"]),
+            "studies.late.keeps must leave out what is kept of every run, but it is 'config.yaml'",
+        ),
         (study(keeps=["/x"]), "studies.late.keeps must name files in the folder of a run"),
         (study(then={"a": []}), "studies.late.then.a must name a program"),
         (study(then={"a": [1]}), "studies.late.then.a must be a list of words"),
@@ -151,6 +155,12 @@ def study(**changes):
         (FILE | {"key": "../k"}, "key must be named by letters, digits and any of '_.+ -', but it is '../k'"),
         (FILE | {"key": ["k"]}, "key must be named by"),
         (FILE | {"into": 3}, "into must be a folder, but it is 3"),
+        (FILE | {"into": ""}, "into must be a folder, but it is ''"),
+        (
+            FILE
+            | {"studies": {"plain": {"arms": ["a"]}, "late": {"arms": ["a"], "tuned": {"study": "plain"}}}},
+            "studies.late.tuned.study must name a study with a grid, but it is 'plain'",
+        ),
         (FILE | {"arms": {"lr=0.1": []}}, "arms.lr=0.1 must be named by"),
         (FILE | {"studies": {"s/a": {}}}, "studies.s/a must be named by"),
         (study(settings={"..": []}), "studies.late.settings... must be named by"),
@@ -187,6 +197,7 @@ def test_what_is_kept_goes_to_a_folder_of_the_key_unless_the_file_says_another(t
             "must name seeds once in one place, but line 3",
         ),
         ("arms: {a: []}\nenvironment: [{x: 1, x: 2}]", "must name x once in one place, but line 2"),
+        ("arms: {a: []}\nenvironment: {0.1: 1,\n0.10: 2}", "must name 0.10 once in one place, but line 3"),
         ("key: 2024-99-99", "must be a readable YAML file, but it is not: month must be in 1..12."),
         ("into: {{dir}}", "must be a readable YAML file, but it is not: "),
         ("a: [", "must be a readable YAML file, but it is not: "),

@@ -1,11 +1,13 @@
 """Verdicts are functions of the numbers alone."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import yaml
 
 from fedfeat.errors import ConfigError
+from fedfeat.evidence.campaign import Study
 from fedfeat.evidence.claims import Claim, Reading, Rule, overall
 from fedfeat.evidence.claims_file import read_claims
 from fedfeat.evidence.intervals import Interval
@@ -112,8 +114,11 @@ def test_a_claim_of_which_a_run_diverged_is_undecided_with_four_seeds_too(lost):
     rule = Rule("a", "b", 0.0, is_lower=True)
     judge = claim(rule, ("x",)).judged
     assert judge(lambda studies, setting, arm, quantity: numbers[arm]).verdict == "holds"
-    numbers[lost] = numbers[lost] | {3: math.nan}
-    assert judge(lambda studies, setting, arm, quantity: numbers[arm]).verdict == "undecided"
+    for seed in (3, 4):  # which both have, and one alone
+        assert judge(lambda studies, setting, arm, quantity: numbers[arm]).verdict == "holds"
+        before, numbers[lost] = numbers[lost], numbers[lost] | {seed: math.nan}
+        assert judge(lambda studies, setting, arm, quantity: numbers[arm]).verdict == "undecided"
+        numbers[lost] = before
 
 
 CLAIM = {
@@ -127,13 +132,30 @@ READING = {"name": "r", "studies": [], "settings": [], "quantity": "q", "order":
     ("change", "said"),
     [
         ({"stuides": ["s"]}, "claims[0].stuides"),
+        ({"published": None}, "claims[0].published must have a value or be left out, but it is None."),
+        ({"studies": "s"}, "claims[0].studies must be a list of words, but it is 's'."),
+        ({"settings": "10x3"}, "claims[0].settings must be a list of words, but it is '10x3'."),
+        ({"settings": []}, "claims[0].settings must be left out or name one"),
+        (
+            {"rule": {"arm": "a", "against": "a", "less_than": 1}},
+            "claims[0].rule.against must be another arm",
+        ),
+        (
+            {"rule": {"arm": "a", "more_than": "much"}},
+            "claims[0].rule.more_than must be a number, but it is 'much'.",
+        ),
+        (
+            {"rule": {"arm": "a", "more_than": math.nan}},
+            "claims[0].rule.more_than must be a number, but it is nan.",
+        ),
+        ({"rule": "a"}, "claims[0].rule must hold keys with values, but it is 'a'."),
         ({"asked_after": "no"}, "claims[0].asked_after must be true or false, but it is 'no'."),
         ({"rule": {"arm": "a"}}, "more_than and less_than"),
         ({"rule": {"arm": "a", "more_than": 0, "less_than": 1}}, "more_than and less_than"),
         ({"rule": {"arm": "a", "above": 0}}, "claims[0].rule.above"),
         (
-            {"quantity": "to_target/0.5/rounds", "rule": {"arm": "a", "against": None, "less_than": 9}},
-            "rule must have against",
+            {"quantity": "to_target/0.5/rounds", "rule": {"arm": "a", "against": "b", "less_than": 9}},
+            "claims[0].rule must have against, and 0 as its bound",
         ),
         # Of a run that never came there it is known from below alone: it could be less than nothing.
         (
@@ -159,7 +181,9 @@ def test_a_file_of_claims_is_read(tmp_path):
         Claim("one", "g", "c d", "s", "", "p", ("s",), ("",), "global/acc", rule),
     )
     late = one | {"claim": "c.", "published": ".5", "asked_after": True}
-    path.write_text(yaml.safe_dump({"reading": READING, "claims": [late, late | {"asked_after": False}]}))
+    path.write_text(
+        yaml.safe_dump({"reading": READING, "claims": [late, late | {"id": "two", "asked_after": False}]})
+    )
     ours, papers = read_claims(path).claims
     assert (ours.sentence, papers.sentence) == ("c (asked after the runs).", "c.")
     assert (ours.is_papers, papers.is_papers) == (False, True)
@@ -177,3 +201,55 @@ def test_a_claim_without_its_rule_is_refused(tmp_path):
     )
     with pytest.raises(ConfigError, match="have rule"):
         read_claims(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the file must hold keys with values, but it is None."),
+        ("claims: []", "the file must have reading, but it is ['claims']."),
+        ("reading: {}\nclaims: []", "reading must have name, studies, settings, quantity, order, margin"),
+        ("reading: {nmae: r}\nclaims: []", "reading.nmae must be a known key"),
+        ("claims: {a: [}", "must be a readable YAML file"),
+        ("claims: []\nclaims: []", "must name claims once in one place, but line 2 names it again."),
+    ],
+)
+def test_a_file_that_holds_no_claims_is_refused_in_one_sentence(tmp_path, text, said):
+    (tmp_path / "claims.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_claims(tmp_path / "claims.yaml")
+    assert said in str(error.value)
+
+
+def test_an_id_names_one_claim(tmp_path):
+    (tmp_path / "claims.yaml").write_text(yaml.safe_dump({"reading": READING, "claims": [CLAIM, CLAIM]}))
+    with pytest.raises(
+        ConfigError, match=r"claims\[1\]\.id must be that of one claim alone, but it is 'one'\."
+    ):
+        read_claims(tmp_path / "claims.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"studies": ["s", "t"]}, "claims[0].studies must name studies of the campaign, but it is 't'"),
+        (
+            {"settings": ["10x4"]},
+            "claims[0].settings must name settings of the study, but it is '10x4'; did you mean 10x3",
+        ),
+        (
+            {"rule": {"arm": "a", "against": "c", "more_than": 0}},
+            "claims[0].rule must name arms of the study, but it is 'c'",
+        ),
+    ],
+)
+def test_what_a_claim_names_is_in_the_campaign(tmp_path, change, said):
+    """Without a look there it would be told as not run."""
+    study = Study("s", (), {"a": (), "b": ()}, {"10x3": ()}, {"": ()}, (0,))
+    reading = READING | {"studies": ["s"], "order": ["a"]}
+    node = {"reading": reading, "claims": [CLAIM | {"settings": ["10x3"]} | change]}
+    (tmp_path / "claims.yaml").write_text(yaml.safe_dump(node))
+    with pytest.raises(ConfigError) if said else nullcontext() as error:
+        read_claims(tmp_path / "claims.yaml", {"s": study})
+    assert said is None or said in str(error.value)

@@ -16,7 +16,7 @@ from fedfeat.evidence.campaign import Campaign, Cell, Study
 from fedfeat.evidence.processes import start_run
 from fedfeat.evidence.queue import Queue
 from fedfeat.evidence.stored import check_words, is_finished
-from fedfeat.runs.directory import fingerprint_of, without_passwords
+from fedfeat.runs.directory import fingerprint_of, locked, without_passwords
 
 CELLS = [Cell("s", "", "a", "", seed) for seed in range(5)]
 
@@ -268,6 +268,88 @@ def test_a_run_that_ends_while_the_campaign_is_stopped_is_kept(tmp_path, monkeyp
     assert list(next(course)) == CELLS[:1]
     course.close()
     assert is_finished(queue.kept / CELLS[0].name)
+
+
+def test_a_command_after_a_run_is_left_to_the_next_start_where_the_campaign_is_stopped(tmp_path, monkeypatch):
+    """It would hold the stop up, and one that the signal has ended would begin once more."""
+    queue = queue_of(tmp_path, [*PROGRAM, "open('begun', 'a').write('x')"])
+    monkeypatch.setattr(queue_module, "start_run", lambda *_: Ending(lambda: finish(queue, CELLS[0])))
+    course = queue.work(1)
+    next(course)
+    course.close()
+    assert not (queue.runs / CELLS[0].name / "then").exists()
+    assert not (queue.kept / CELLS[0].name).exists()
+    queue.collect(CELLS[0])
+    assert (queue.runs / CELLS[0].name / "then" / "begun").read_text() == "x"
+    assert is_finished(queue.kept / CELLS[0].name)
+
+
+def test_output_of_a_command_after_a_run_may_be_any_bytes(tmp_path):
+    code = "import sys; sys.stderr.buffer.write(bytes([255, 10])); sys.exit(1)"
+    queue = queue_of(tmp_path, [*PROGRAM, code])
+    finish(queue, CELLS[0])
+    queue.ended(CELLS[0], 0)
+    assert queue.failed[CELLS[0]].endswith("after the run: \N{REPLACEMENT CHARACTER}")
+
+
+class Failing(Ending):
+    """A process that has failed."""
+
+    def poll(self):
+        return 1
+
+
+def test_that_the_last_runs_failed_alike_is_known_after_the_work(tmp_path, monkeypatch):
+    queue = queue_of(tmp_path)
+
+    def start(place, *_):
+        if place == queue.runs / CELLS[0].name:
+            finish(queue, CELLS[0])
+            process = Ending(lambda: None)
+            process.asked = True
+            return process
+        place.mkdir(parents=True)
+        (place / processes.LOG).write_text("no data\n")
+        return Failing(lambda: None)
+
+    monkeypatch.setattr(queue_module, "start_run", start)
+    assert [*queue.work(1, 0.0)]
+    assert list(queue.failed) == CELLS[1:4]
+    assert queue.given_up
+    assert is_finished(queue.kept / CELLS[0].name)
+
+
+def test_a_run_that_cannot_be_started_fails_alone(tmp_path, monkeypatch):
+    queue = queue_of(tmp_path)
+    (queue.runs / CELLS[1].name).parent.mkdir(parents=True)
+    (queue.runs / CELLS[1].name).write_text("somebody's file\n")
+    monkeypatch.setattr(processes, "command_of", lambda *_: [*PROGRAM, "raise SystemExit(3)"])
+    assert [*queue.work(1, 0.01)]
+    assert "must be usable for this run, but the system says: " in queue.failed.pop(CELLS[1])
+    assert {*queue.failed.values()} == {"exit 3: no output"}
+
+
+def test_a_run_that_another_process_holds_is_awaited(tmp_path):
+    queue = queue_of(tmp_path)
+    place = queue.runs / CELLS[0].name
+    place.mkdir(parents=True)
+    with locked(place):
+        queue.ended(CELLS[0], 2)
+        assert queue.failed == {}
+        assert isinstance(queue.start(CELLS[0]), processes.Elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("answer", "waits"),
+    [("echo 7; echo 8", True), ("echo 8", False), ("echo Socket timed out >&2; exit 1", True)],
+)
+def test_a_job_may_wait_where_slurm_gives_no_answer(tmp_path, monkeypatch, answer, waits):
+    (tmp_path / "run" / ".submitit" / "7").mkdir(parents=True)
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\n{answer}\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert processes.is_submitted(tmp_path / "run") == waits
+    assert not processes.is_submitted(tmp_path)
 
 
 def test_a_run_that_diverged_early_says_what_a_whole_one_takes(tmp_path):

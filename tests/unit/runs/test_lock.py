@@ -1,13 +1,15 @@
 """The lock of a run directory: one process holds it, and what lies in its place is left alone."""
 
 import errno
+import fcntl
 import os
 import stat
+import threading
 
 import pytest
 
 from fedfeat.errors import CheckpointError
-from fedfeat.runs.directory import locked
+from fedfeat.runs.directory import is_locked, locked
 
 
 def test_one_process_holds_it_and_only_its_owner_may_open_it(tmp_path):
@@ -64,3 +66,15 @@ def test_a_file_system_without_locks_is_called_that(tmp_path, monkeypatch):
     )
     with pytest.raises(CheckpointError, match=sentence), locked(tmp_path):
         pass
+
+
+def test_who_asks_for_a_moment_whether_it_is_held_holds_nobody_up(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / ".lock").touch()
+    asked = (tmp_path / ".lock").open("rb")
+    fcntl.flock(asked, fcntl.LOCK_SH)
+    timer = threading.Timer(0.08, asked.close)
+    timer.start()
+    with locked(tmp_path):
+        assert is_locked(tmp_path)
+    timer.join()
