@@ -18,6 +18,7 @@ from PIL import Image
 
 from fedfeat.config.command_line import Parser
 from fedfeat.errors import ConfigError
+from fedfeat.files import atomic_write_text
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -74,7 +75,7 @@ def main() -> None:
         path = NOTEBOOKS / f"{name}.ipynb"
         with tempfile.TemporaryDirectory() as folder:
             notebook = execute(path, Path(folder))
-        nbformat.write(notebook, path)
+        atomic_write_text(path, f"{nbformat.writes(notebook)}\n")
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
 
 
