@@ -208,7 +208,7 @@ def test_trials_are_jobs_of_slurm_and_what_is_worse_is_cancelled(tmp_path):
     try:
         cluster.start()
         done = subprocess.run(
-            [*TUNE, *WORDS, *job, "federation.num_rounds=400", "--trials", "3", "--startup", "1", "--warmup", "3",
+            [*TUNE, *WORDS, *job, "federation.num_rounds=1500", "--trials", "3", "--startup", "1", "--warmup", "3",
              "--launcher", "submitit_slurm", "--out", str(folder)],
             cwd=tmp_path, env={**environment(tmp_path), **cluster.environment, "FEDFEAT_ROOT": str(tmp_path),
                                "OMP_NUM_THREADS": "1"},
@@ -219,4 +219,4 @@ def test_trials_are_jobs_of_slurm_and_what_is_worse_is_cancelled(tmp_path):
         cluster.stop()
     assert done.returncode == 0, done.stderr
     assert [one.state.name for one in trials(folder)] == ["COMPLETE", "COMPLETE", "PRUNED"]
-    assert 3 <= int(table(folder / "trials" / "0002" / "metrics.csv")[-1]["round"]) < 400
+    assert 3 <= int(table(folder / "trials" / "0002" / "metrics.csv")[-1]["round"]) < 1500
