@@ -235,6 +235,7 @@ def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):
     shutil.rmtree(tmp_path / "kept")
     code, _, begun = call(longer, tmp_path)
     assert (code, begun.count("made with federation.num_rounds=2")) == (2, 1)
+    assert call(longer, tmp_path, "--status")[0] == 2
     # Where a run is made changes no number.
     same = campaign(FILE | runs | {"words": [*SMALL, "federation.num_rounds=2", "executor=processes"]})
     assert call(same, tmp_path)[0] == 0

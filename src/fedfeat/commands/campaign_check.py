@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fedfeat.commands.python import tried
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.queue import Queue, program_of
-from fedfeat.evidence.stored import check_words
 from fedfeat.evidence.tuning import no_validation
 
 
@@ -24,11 +23,14 @@ def check_composed(queue: Queue) -> None:
     _check_programs(queue)
     tuning = {study.tuned.study for study in queue.campaign.studies.values() if study.tuned}
     more = [*queue.extra, *([f"hydra/launcher={queue.launcher}"] if queue.launcher else [])]
-    found = dict[str, str]()
+    found, altered = dict[str, str](), set[Cell]()
     for cell in queue.open():
-        if said := _altered(queue, cell):
-            found.setdefault(said, cell.name)
-    for cell in _kinds(queue):
+        try:
+            queue.check(cell)
+        except ConfigError as error:
+            altered.add(cell)
+            found.setdefault(str(error), cell.name)
+    for cell in _kinds(queue, altered):
         try:
             _check([*queue.campaign.words_of(cell), *more], cell.study in tuning)
         except UserError as error:
@@ -50,28 +52,13 @@ def _check_programs(queue: Queue) -> None:
                 raise ConfigError.rule(f"studies.{study.name}.then.{arm}", "begin with a program", command[0])
 
 
-def _kinds(queue: Queue) -> list[Cell]:
-    """Give a run of each kind, whatever its seed, of which none has begun."""
+def _kinds(queue: Queue, altered: Collection[Cell]) -> list[Cell]:
+    """Give a run of each kind, whatever its seed, of which none has begun with the words that it has today."""
     begun, kinds = set[Cell](), dict[Cell, Cell]()
     for cell in queue.campaign.cells():
         kind = cell._replace(seed=0)
         kinds.setdefault(kind, cell)
-        if queue.settled(cell) or (_has_begun(queue, cell) and not _altered(queue, cell)):
+        accepted = queue.has_begun(cell) and queue.words(cell) is not None and cell not in altered
+        if queue.settled(cell) or accepted:
             begun.add(kind)
     return [cell for kind, cell in kinds.items() if kind not in begun]
-
-
-def _has_begun(queue: Queue, cell: Cell) -> bool:
-    """Whether a run was accepted, and the campaign has words for it today."""
-    return (queue.runs / cell.name / "config.yaml").exists() and queue.words(cell) is not None
-
-
-def _altered(queue: Queue, cell: Cell) -> str:
-    """Say with which other words than today's a run has begun; an empty text where it has not."""
-    if not _has_begun(queue, cell):
-        return ""
-    try:
-        check_words(queue.runs / cell.name, queue.words(cell) or ())
-    except ConfigError as error:
-        return str(error)
-    return ""

@@ -84,6 +84,8 @@ class Archive:
 
     def step(self, studies: Sequence[str], setting: str, arm: str, quantity: str) -> float:
         """Give how well `values` are known: to a step between two evaluations, where they say what a target took."""
+        if not any(is_target(quantity, run) for _, run in self._every(studies, setting, arm)):
+            return 0.0
         found = self.bounded(studies, setting, arm, quantity).values()
         return max((one.step for one in found if isinstance(one, Needed)), default=0.0)
 

@@ -90,15 +90,22 @@ class Queue:
         return self._points[tuning]
 
     def check(self, cell: Cell) -> None:
-        """Refuse an ended run that was made with other overrides.
+        """Refuse a run that has begun with other overrides.
 
         Raises:
-            ConfigError: It was, or what is kept of it was.
+            ConfigError: It has, or what is kept of it was made with others.
         """
-        words = self.words(cell)
-        for place in (self.runs / cell.name, self.kept / cell.name):
-            if words is not None and stored.has_ended(place):
-                stored.check_words(place, words)
+        words, place, kept = self.words(cell), self.runs / cell.name, self.kept / cell.name
+        if words is None:
+            return
+        if self.has_begun(cell):
+            stored.check_words(place, words)
+        if stored.has_ended(kept):
+            stored.check_words(kept, words)
+
+    def has_begun(self, cell: Cell) -> bool:
+        """Whether a run was accepted once, here."""
+        return (self.runs / cell.name / "config.yaml").exists()
 
     def collect(self, cell: Cell) -> None:
         """Keep the small files of a run if it has ended and is not kept yet, after what follows a finished one.
