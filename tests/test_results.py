@@ -51,6 +51,16 @@ def test_a_typed_number_is_found(tmp_path, capsys):
     assert "docs/claims.md would change" in capsys.readouterr().out
 
 
+def test_a_checkout_without_a_page_is_told_in_one_sentence(tmp_path, capsys):
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    with pytest.raises(SystemExit) as stop:
+        main(["--root", str(tmp_path)])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{tmp_path / 'docs' / 'claims.md'} must be usable")
+    assert said.count("\n") == 1
+
+
 def test_every_stored_run_is_one_of_the_campaign_and_is_small():
     assert not CAMPAIGN.studies.keys() & BOARD.studies.keys()
     known = {RESULTS / "runs" / cell.name for campaign in (CAMPAIGN, BOARD) for cell in campaign.cells()}

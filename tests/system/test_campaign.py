@@ -249,6 +249,11 @@ def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):
             "--with must be an override that changes no number",
         ),
         (["--with", "hydra.run.dir=/tmp/x"], "--with must leave the folders of runs as they are"),
+        (
+            ["--with", "hydra.sweeper.params.seed=1"],
+            "--with must leave out sweeps, for each run is one by itself",
+        ),
+        (["--with", "hydra.mode=MULTIRUN"], "--with must leave out sweeps, for each run is one by itself"),
         (["--with", "executor"], "--with must be an override that changes no number"),
         (["--with", "serial"], "--with must be an override that changes no number"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from fedfeat.errors import ConfigError
-from fedfeat.runs.directory import key_of, sets_place
+from fedfeat.runs.directory import key_of, sets_place, sets_sweep
 
 _NAME = re.compile(r"\w[\w.+ -]*")
 _MERGE = "tag:yaml.org,2002:merge"
@@ -108,7 +108,7 @@ def words(place: str, node: Any) -> tuple[str, ...]:
     if not isinstance(node, list) or not all(isinstance(word, str) and "=" in word for word in node):
         raise ConfigError.rule(place, "be a list of overrides such as optimizer.lr=0.1", node)
     for word in node:
-        if (key := key_of(word)) == "seed" or sets_place(word):
+        if (key := key_of(word)) == "seed" or sets_place(word) or sets_sweep(word):
             raise ConfigError.rule(place, f"leave {key} to the campaign", word)
     return tuple(node)
 

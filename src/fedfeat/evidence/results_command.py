@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedfeat.config.command_line import Parser
+from fedfeat.config.explain import explain
 from fedfeat.errors import UserError
 from fedfeat.evidence import bench
 from fedfeat.evidence.archive import Archive
@@ -59,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             files |= {
                 f"docs/figures/{path.name}": path.read_bytes() for path in sorted(Path(folder).iterdir())
             }
-    except UserError as error:
-        print(error, file=sys.stderr)
+    except (UserError, OSError) as error:
+        print(explain(error), file=sys.stderr)
         sys.exit(2)
     changed = [name for name, new in files.items() if not _holds(options.root / name, new)]
     for name in changed:

@@ -24,6 +24,7 @@ from fedfeat.runs.directory import (
     fixes_numbers,
     key_of,
     sets_place,
+    sets_sweep,
     without_passwords,
 )
 from fedfeat.runs.divergence import has_diverged
@@ -83,6 +84,8 @@ def check_neutral(words: Iterable[str], key: str = "--with") -> None:
             raise ConfigError.rule(key, "be an override that changes no number, such as executor=ray", word)
         if sets_place(word):
             raise ConfigError.rule(key, "leave the folders of runs as they are", word)
+        if sets_sweep(word):
+            raise ConfigError.rule(key, "leave out sweeps, for each run is one by itself", word)
 
 
 def check_words(place: Path, words: Sequence[str]) -> None:

@@ -45,6 +45,7 @@ DATA = "data.json"
 FAILURE = "failure.txt"
 """File with the sentence of a run's last error, until it goes on."""
 _PLACES = re.compile(r"hydra(\.(run|sweep)(\..+)?)?")
+_SWEEPS = re.compile(r"hydra(\.mode|[./]sweeper(\..+)?)")
 _PASSWORD = re.compile(r"://[^/@\s]+:[^/@\s]*@")
 
 
@@ -72,6 +73,11 @@ def key_of(override: str) -> str:
 def sets_place(override: str) -> bool:
     """Whether an override says where a run or a sweep lies."""
     return bool(_PLACES.fullmatch(key_of(override)))
+
+
+def sets_sweep(override: str) -> bool:
+    """Whether an override says that there is a sweep, or how it goes through its runs."""
+    return bool(_SWEEPS.fullmatch(key_of(override)))
 
 
 def config_sha256(config: Mapping[str, Any]) -> str:

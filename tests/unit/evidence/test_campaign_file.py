@@ -114,6 +114,12 @@ def study(**changes):
         ),
         (study(words=["hydra.run={dir: x}"]), "studies.late.words must leave hydra.run to the campaign"),
         (study(words=["+hydra.run.dir=x"]), "studies.late.words must leave hydra.run.dir to the campaign"),
+        (study(words=["hydra.mode=MULTIRUN"]), "studies.late.words must leave hydra.mode to the campaign"),
+        (study(words=["hydra/sweeper=basic"]), "studies.late.words must leave hydra/sweeper to the campaign"),
+        (
+            study(words=["+hydra.sweeper.params.seed=1,2"]),
+            "studies.late.words must leave hydra.sweeper.params.seed to the campaign",
+        ),
         (study(words=None), "studies.late.words must have a value or be left out, but it is None"),
         (study(tuned={"study": "tuen"}), "did you mean tune"),
         (
