@@ -102,6 +102,24 @@ class NoState(FedAvgServer):
         super().aggregate(state, updates)
 
 
+class Picky(FedAvgServer):
+    """One that chokes on an update in the middle of them."""
+
+    def aggregate(self, state, updates):
+        return super().aggregate(state, map(self._checked, updates))
+
+    def _checked(self, update):
+        return {0: update}[update.client_id]
+
+
+class LatePicky(FedAvgServer):
+    """One that chokes when it has seen all of them."""
+
+    def aggregate(self, state, updates):
+        super().aggregate(state, updates)
+        return state.momentum_of_none
+
+
 class MoreOfTheServer(FedAvgServer):
     def __init__(self, beta):
         pass

@@ -223,28 +223,3 @@ def noting(updates: Iterable[Update], cohort: list[tuple[int, int]]) -> Iterator
     for update in updates:
         cohort.append((update.client_id, update.num_examples))
         yield update
-
-
-def broadcast(server: Server, state: Any, client_id: int) -> Any:
-    """Give what `Server.broadcast` gives.
-
-    Raises:
-        ConfigError: It is not the method's payload.
-    """
-    found = server.broadcast(state, client_id)
-    if not isinstance(found, server.payload_type):
-        rule = f"{type(server).__name__}.broadcast must give a {server.payload_type.__name__}"
-        raise ConfigError(f"{rule}, but it gives a {type(found).__name__}.")
-    return found
-
-
-def aggregated(server: Server, state: Any, updates: Iterable[Update]) -> Any:
-    """Give the state after `Server.aggregate`.
-
-    Raises:
-        ConfigError: There is none, for a method of one's own may have forgotten to give it.
-    """
-    found = server.aggregate(state, updates)
-    if found is None and state is not None:
-        raise ConfigError(f"{type(server).__name__}.aggregate must give the new state, but it gives None.")
-    return found

@@ -55,6 +55,8 @@ CLIENT, SERVER = ["algorithm.client._target_="], ["~algorithm.server.weighting",
          r"is none\."),
         (["partition._target_="], "NoParts", r"NoParts\.assign must give a pair, .*, but it gives NoneType\."),
         (SERVER, "NoState", r"NoState\.aggregate must give the new state, but it gives None\."),
+        (SERVER, "Picky", r"1 \(KeyError in PLACE, at the update of client 1; debug=true shows where\)\."),
+        (SERVER, "LatePicky", r".*'momentum_of_none' \(AttributeError in PLACE; debug=true shows where\)\."),
         (SERVER, "MoreOfTheServer", r"algorithm\.server must be what .*missing 1 required .*'beta'\."),
     ],
 )  # fmt: skip

@@ -37,14 +37,15 @@ def of_system(error: BaseException) -> TypeGuard[OSError]:
 
 
 def told(error: BaseException, more: str = "") -> str:
-    """Give what an error says, its type, and the innermost line that is of no installed package and not ours.
+    """Give what an error says, its type, the innermost line that is of no installed package and not ours, its notes.
 
     Args:
         error: The error.
         more: What is said beside the type.
     """
     text = without_asides(str(error)) or "no message"
-    return f"{text.rstrip('.')} ({type(error).__name__}{own_place(error)}{more})"
+    notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+    return f"{text.rstrip('.')} ({type(error).__name__}{own_place(error)}{notes}{more})"
 
 
 def as_user_error(error: BaseException) -> UserError | None:

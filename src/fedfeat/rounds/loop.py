@@ -18,6 +18,7 @@ from fedfeat.rounds.evaluation import (
     summarise_observed,
     turn_metrics,
 )
+from fedfeat.rounds.exchange import aggregated, broadcast
 from fedfeat.rounds.own_models import own_scores
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.sampling import sample_stragglers
@@ -25,7 +26,7 @@ from fedfeat.rounds.survey import sent, surveyed
 from fedfeat.rounds.tally import COUNTERS, Meter, Tally
 from fedfeat.runs.client_store import ClientStore
 from fedfeat.runs.records import RoundRecord
-from fedfeat.server import Server, aggregated, broadcast
+from fedfeat.server import Server
 from fedfeat.tree import ByteCounter, num_bytes
 from fedfeat.types import Update
 

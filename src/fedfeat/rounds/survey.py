@@ -7,10 +7,11 @@ from fedfeat.clients.tasks import Task, Turns
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ClientError
 from fedfeat.executors.base import Executor, survivor
+from fedfeat.rounds.exchange import broadcast
 from fedfeat.rounds.plan import Plan
 from fedfeat.rounds.tally import Tally
 from fedfeat.runs.client_store import ClientStore
-from fedfeat.server import Server, broadcast
+from fedfeat.server import Server
 from fedfeat.tree import ByteCounter, num_bytes
 from fedfeat.types import Answer
 
