@@ -33,9 +33,9 @@ class Interval(NamedTuple):
 
     Attributes:
         mean: Mean over seeds; NaN where a number is, and between a number of inf and one of -inf.
-        low: Lower end; NaN where a number is, -inf of one seed, the smallest number where one is infinite (a run that
-            never came there).
-        high: Upper end; inf of one seed, the largest number where one is infinite.
+        low: Lower end; NaN where a number is, -inf of one seed or where nothing is known, the smallest number where one
+            is infinite (a run that never came there).
+        high: Upper end; inf of one seed or where nothing is known, the largest number where one is infinite.
         num_seeds: How many there are.
     """
 
@@ -90,7 +90,7 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Interval
     Of a seed, the split is common to both, and the first weights where their network is one.
 
     Of `Needed` numbers, who never came there is ahead of nobody, and each is uniform in its own step: a difference has
-    a variance of at least the sum of both steps' squares over 12.
+    a variance of at least the sum of both steps' squares over 12. Where nobody came there nothing is known.
 
     Args:
         one: Number by seed.
@@ -104,6 +104,8 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Interval
     pairs = [_gap(one[seed], other[seed]) for seed in common]
     if not pairs:
         return None
+    if all(_never(numbers[seed]) for seed in common for numbers in (one, other)):
+        return Interval(0.0, -math.inf, math.inf, len(pairs))
     known = math.fsum(_variance(numbers[seed]) for seed in common for numbers in (one, other))
     return mean_interval(pairs, known / len(pairs))
 
@@ -115,5 +117,8 @@ def _variance(value: float) -> float:
 def _gap(one: float, other: float) -> float:
     if math.isnan(one) or math.isnan(other):
         return math.nan
-    ahead = one if one < other else other
-    return 0.0 if isinstance(ahead, Needed) and ahead.never else one - other
+    return 0.0 if _never(min(one, other)) else one - other
+
+
+def _never(value: float) -> bool:
+    return isinstance(value, Needed) and value.never

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,13 +125,15 @@ class Tables:
         return {arm: sum(one.values()) / len(one) for arm, one in found.items() if one}
 
     def hours_part(self) -> str:
-        """Say how many runs each study has and how long they took."""
-        rows = []
-        for study in self.archive.campaign.studies:
-            done = sum(cell.study == study for cell in self.archive.ended)
-            if done:
-                every = sum(1 for _ in self.archive.campaign.studies[study].cells())
-                rows.append([study, f"{done} of {every}", f"{self.archive.hours(study):.1f}"])
+        """Say how many runs each study has and how long they took, then all of them."""
+        rows, studies = [], self.archive.campaign.studies
+        ended = Counter(cell.study for cell in self.archive.ended)
+        for study in filter(ended.get, studies):
+            every = sum(1 for _ in studies[study].cells())
+            rows.append([study, f"{ended[study]} of {every}", f"{self.archive.hours(study):.1f}"])
+        if rows:
+            hours = sum(map(self.archive.hours, ended))
+            rows.append(["all of these", str(ended.total()), f"{hours:.1f}"])
         return markdown(["study", "runs", "hours"], rows)
 
     def commits_part(self) -> str:

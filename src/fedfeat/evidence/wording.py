@@ -18,13 +18,18 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def interval_text(found: Interval, quantity: str = "") -> str:
-    """Write ``mean [low, high]`` and the number of seeds; see `mean_text` for places and units."""
+    """Write ``mean [low, high]`` and the number of seeds; see `mean_text` for places and units.
+
+    One seed has no interval. More that have none are those of a target at which no run of both arms ever was.
+    """
     seeds = f"{found.num_seeds} seed{'s' if found.num_seeds > 1 else ''}"
     if math.isnan(found.mean):
         return f"a run diverged ({seeds})"
     scale, unit = _unit(quantity)
     mean, low, high = (value / scale for value in found[:3])
     if not math.isfinite(low) and not math.isfinite(high):
+        if found.num_seeds > 1:
+            return f"neither came there ({seeds})"
         return f"{number(mean, quantity=quantity)}{unit} ({seeds})"
     digits = _places(mean, (high - low) / 2, quantity)
     return f"{number(mean, digits)} [{number(low, digits)}, {number(high, digits)}]{unit} ({seeds})"

@@ -65,7 +65,10 @@ def test_who_never_came_there_is_ahead_of_nobody():
     assert difference(late, big).high == pytest.approx(
         400 + 4.302652729749464 * math.sqrt(2 * 280**2 / 12 / 3)
     )
-    assert difference(small, late).mean == difference(late, small).mean == 0
+    # Nobody came there: of who is sooner nothing is known.
+    assert difference(small, late) == difference(late, small) == (0.0, -math.inf, math.inf, 3)
+    one_came = late | {1: Needed(5600.0, 280.0)}
+    assert difference(small, one_came) == pytest.approx(mean_interval([0.0, 0.0, 0.0], (16**2 + 280**2) / 12))
 
 
 @pytest.mark.parametrize(("gap", "is_decided"), [(1, False), (2, False), (4, True)])
