@@ -48,6 +48,11 @@ AT_START = [
         r"trainer must fit this machine, but with .*strategy=nothing, .*invalid strategy",
     ),
     (
+        "halves that train in turn, in processes that wait for the gradients of both",
+        "algorithm=fedrep trainer=ddp trainer.accelerator=cpu trainer.devices=2",
+        r"trainer\.strategy must be ddp_find_unused_parameters_true for algorithm=fedrep, .*but it is 'ddp'",
+    ),
+    (
         "unknown Trainer argument",
         "+trainer.nothing=1",
         r"trainer\.nothing must be a known key, but there is none of that name; known there: accelerator, ",

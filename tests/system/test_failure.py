@@ -22,3 +22,34 @@ def test_every_logger_is_told_how_the_run_ended(cli, small, tmp_path, monkeypatc
     cli(*small, f"hydra.run.dir={tmp_path / 'a'}")
     cli(*small, "optimizer.lr=1e30", f"hydra.run.dir={tmp_path / 'b'}")
     assert ends == ["finish", False, True]
+
+
+def test_a_run_is_finished_when_all_its_loggers_have_the_summary(cli, small, tmp_path, monkeypatch):
+    """A service that cannot be reached then gets it at the next start, which trains nothing."""
+    told, reachable = [], []
+
+    def finish(name):
+        def noted(self, summary):
+            if name == "csv" and not reachable:
+                raise ConnectionError("service unreachable")
+            told.append((name, summary["final"]["global/acc"], (tmp_path / "run/summary.json").exists()))
+
+        return noted
+
+    monkeypatch.setattr("fedfeat.loggers.csv_logger.CsvLogger.finish", finish("csv"))
+    monkeypatch.setattr("fedfeat.loggers.console.ConsoleLogger.finish", finish("console"))
+    words = (*small, "logger=[csv,console]")
+    outcome = cli(*words)
+    assert outcome.code == 1
+    assert "service unreachable" in outcome.stderr
+    assert not (tmp_path / "run/summary.json").exists()
+    assert [name for name, _, _ in told] == ["console"], "one logger that fails hides nothing from another"
+    rows = (tmp_path / "run/metrics.csv").read_text()
+    reachable.append(True)
+    assert cli(*words).code == 0
+    assert (tmp_path / "run/metrics.csv").read_text() == rows
+    assert {name for name, _, _ in told[1:]} == {"csv", "console"}
+    assert len({acc for _, acc, _ in told}) == 1
+    assert not any(finished for _, _, finished in told), "it says that everything is there"
+    assert (tmp_path / "run/summary.json").exists()
+    assert not (tmp_path / "run/failure.txt").exists()

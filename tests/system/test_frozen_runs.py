@@ -28,6 +28,10 @@ def start(path, seed=0):
     return f"model.weights={path}"
 
 
+def read_summary(run_dir):
+    return json.loads((run_dir / "summary.json").read_text())
+
+
 def test_a_stored_model_of_a_cached_run_reads_images(cli, tmp_path):
     assert cli(*CACHED, start(tmp_path / "start.safetensors")).code == 0
     found = fedfeat.load(tmp_path / "run")
@@ -135,3 +139,20 @@ def test_refusals_are_one_sentence_and_leave_no_run(words, sentence, cli, tmp_pa
     assert sentence in outcome.stderr
     assert outcome.stderr.count("\n") == 1
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("algorithm=fedrep", "algorithm.client.head_epochs=1"),
+        ("algorithm=fedpac", "algorithm.client.head_epochs=1"),
+    ],
+    ids=["fedrep", "fedpac"],
+)
+def test_heads_train_on_a_body_that_is_frozen_as_a_whole(cli, tmp_path, words):
+    """A step of theirs costs what one costs whose body waits for its own epochs."""
+    *rest, body = (*SMALL, *words, "federation.local_epochs=1", "model.freeze=[body]")
+    assert cli(*rest, body).code == 0
+    frozen = read_summary(tmp_path / "run")
+    assert cli(*rest, f"hydra.run.dir={tmp_path / 'whole'}").code == 0
+    assert frozen["final"]["compute/flops"] == read_summary(tmp_path / "whole")["final"]["compute/flops"] > 0

@@ -1,10 +1,13 @@
 """Runs in which nothing is learnt do not end as if something had been."""
 
+import pytest
 
-def test_one_example_for_every_client_under_batch_norm_is_refused(cli, tmp_path):
+
+@pytest.mark.parametrize("executor", ["serial", "vectorized"])
+def test_one_example_for_every_client_under_batch_norm_is_refused(cli, tmp_path, executor):
     outcome = cli("data=digits", "data.loader.num_train=4", "data.loader.num_test=40", "partition=iid",
                   "model=digits_cnn", "model.norm=bn", "algorithm=fedavg", "federation.num_clients=4",
-                  "federation.num_rounds=1", "trainer=cpu")  # fmt: skip
+                  "federation.num_rounds=1", "trainer=cpu", f"executor={executor}")  # fmt: skip
     assert outcome.code == 2
     assert "partition must give some client at least 2 training examples" in outcome.stderr
     assert not (tmp_path / "run").exists()

@@ -111,7 +111,7 @@ def end_a_fit(rank, place, found):
     torch.distributed.init_process_group("gloo", f"file://{place}", rank=rank, world_size=2)
     module = ClientModule(nn.Sequential(nn.BatchNorm1d(3)), partial(torch.optim.SGD, lr=0.1))
     module.model[0].running_mean.fill_(rank + 1.0)
-    module._loss_sum, module._num_seen = rank + 1.0, 10
+    module._loss_sum, module._num_seen = rank + 1.0, 2.0**24 + 1
     strategy = SimpleNamespace(reduce=lambda seen, reduce_op: torch.distributed.all_reduce(seen) or seen)
     module._trainer = SimpleNamespace(world_size=2, strategy=strategy)
     module.on_train_end()
@@ -122,7 +122,10 @@ def end_a_fit(rank, place, found):
 
 
 def test_devices_that_share_a_fit_leave_it_with_the_same_statistics(tmp_path):
-    """Each has seen its part of every batch: with others they would score otherwise, and stop in another round."""
+    """Each has seen its part of every batch: with others they would score otherwise, and stop in another round.
+
+    Their examples are counted beyond what float32 can.
+    """
     context = multiprocessing.get_context("spawn")
     found = context.SimpleQueue()
     ranks = [context.Process(target=end_a_fit, args=(rank, tmp_path / "store", found)) for rank in (0, 1)]
@@ -131,4 +134,4 @@ def test_devices_that_share_a_fit_leave_it_with_the_same_statistics(tmp_path):
     for one in ranks:
         one.join(120)
         assert one.exitcode == 0
-    assert sorted(found.get() for _ in ranks) == [(rank, [1.0] * 3, 3.0, 20.0) for rank in (0, 1)]
+    assert sorted(found.get() for _ in ranks) == [(rank, [1.0] * 3, 3.0, 2.0**25 + 2) for rank in (0, 1)]

@@ -106,7 +106,7 @@ class AlternatingClient(ClientModule):
         """Lightning hook: leave nothing frozen for the next client."""
         super().on_train_end()
         if self.trainer.world_size > 1:
-            seen = torch.tensor(self._seen_by_heads, device=self.device)
+            seen = torch.tensor(self._seen_by_heads, dtype=torch.float64, device=self.device)
             self._seen_by_heads = float(self.trainer.strategy.reduce(seen, reduce_op="sum"))
         self._train_everything()
 
@@ -120,12 +120,13 @@ class AlternatingClient(ClientModule):
 
     @cached_property
     def _flops(self) -> tuple[float, float]:
-        """FLOPs of a step per example, of the head's and of the body's."""
+        """FLOPs of a step per example, of the head's and of the body's; 0 of a half that has none, as it is frozen."""
         found = []
         for head in (True, False):
             for parameter, is_head in self._trainable:
                 parameter.requires_grad_(is_head == head)
-            found.append(float(training_flops(cast(Network, self.model))))
+            trains = any(is_head == head for _, is_head in self._trainable)
+            found.append(float(training_flops(cast(Network, self.model))) if trains else 0.0)
         self._train_everything()
         return found[0], found[1]
 

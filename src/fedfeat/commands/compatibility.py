@@ -54,6 +54,7 @@ def check_method(worker: Worker, server: Server, setting: Setting) -> None:
     if unequal and server.needs_common_width:
         _check_widths(worker, setting)
     module.check(setting)
+    _check_shared_fits(worker, setting)
     _check_attendance(server, setting)
 
 
@@ -195,6 +196,14 @@ def _check_widths(worker: Worker, setting: Setting) -> None:
                 f"pool.head_width gives to a pool, but that of client 0 reads {widths[worker.networks.key(0)]} and "
                 f"that of client {k} reads {widths[key]}."
             )
+
+
+def _check_shared_fits(worker: Worker, setting: Setting) -> None:
+    """Refuse to share a fit whose phases train some parameters each, where processes wait for all at every step."""
+    strategy, has_phases = worker.trainer.strategy, type(worker.module).phases is not ClientModule.phases
+    if has_phases and worker.lightning.world_size > 1 and "find_unused_parameters" not in strategy:
+        rule = f"be ddp_find_unused_parameters_true for algorithm={setting.algorithm}, which trains one half at a time"
+        raise ConfigError.rule("trainer.strategy", rule, strategy)
 
 
 def _check_attendance(server: Server, setting: Setting) -> None:

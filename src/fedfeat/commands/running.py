@@ -202,10 +202,21 @@ def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:
     for name, path in pictures.items():
         for logger in experiment.loggers:
             logger.picture(name, path)
+    _tell(experiment, summary)
     # Written last: its presence says that the run is finished.
     atomic_write_text(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def _tell(experiment: "Experiment", summary: dict[str, Any]) -> None:
+    """Give all loggers the summary; an error of one, with which a run is not finished, is raised when all have it."""
+    errors = list[Exception]()
     for logger in experiment.loggers:
-        logger.finish(summary)
+        try:
+            logger.finish(summary)
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _chosen_groups() -> Collection[str]:

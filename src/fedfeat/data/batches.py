@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedfeat.errors import ConfigError
 from fedfeat.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -135,3 +136,17 @@ class ClientBatches:
         """
         share = batch[self._rank :: self._world_size]
         return share if len(share) else batch[self._rank % len(batch)].unsqueeze(0)
+
+
+def too_few(least: int, num_clients: int, largest: int) -> ConfigError:
+    """Make the refusal of clients none of which has a batch that a network with batch norm can train on.
+
+    Args:
+        least: Examples that one would need.
+        num_clients: The clients.
+        largest: Examples of the one with most.
+    """
+    return ConfigError(
+        f"partition must give some client at least {least} training examples, for a network with batch norm cannot "
+        f"train on fewer, but none of the {num_clients} clients has more than {largest}; a network with group norm can."
+    )

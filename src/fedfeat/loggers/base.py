@@ -68,7 +68,7 @@ class RoundLogger:
         """Wait until what was logged would survive a power failure; a checkpoint that counts on it follows."""
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Note the content of ``summary.json``."""
+        """Note the content of ``summary.json``, which is written when all loggers have noted it."""
 
     def close(self, failed: bool = False) -> None:
         """Release files and threads; called once, also where an exception ended the run (`failed`)."""

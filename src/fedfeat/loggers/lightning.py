@@ -45,7 +45,7 @@ class LightningLogger(RoundLogger):
         earlier: dict[str, Any] = {"id": None, "round": -1}
         if self._file.exists():
             earlier = json.loads(self._file.read_text())
-        self._last_round = run.first_round - 1
+        self._last_round = self._logged = run.first_round - 1
         try:
             # Of no type here: what Lightning's base class lacks, the classes below know of their service's.
             self.logger: Any = self._build(**{**self._arguments(run, earlier["id"]), **self.options})
@@ -70,6 +70,7 @@ class LightningLogger(RoundLogger):
             metrics = {"round": record.round_idx, "cohort_size": len(record.cohort), **record.metrics}
             self.logger.log_metrics(metrics, step=record.round_idx)
             self.logger.save()
+        self._logged = record.round_idx
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Log the numbers of the summary as metrics of the last round, keys joined by ``/`` (``final/global/acc``)."""
@@ -80,7 +81,7 @@ class LightningLogger(RoundLogger):
         """Finish Lightning's logger and tell it how the run ended."""
         self.logger.finalize("failed" if failed else "success")
         self._end(failed)
-        self._note(max(self._known, self._last_round))
+        self._note(max(self._known, self._logged))
 
     def _configure(self, run: RunInfo) -> None:
         """Log what the run is, at its first start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _OVER = {"over_bytes": "comm/total_bytes", "over_examples": "compute/examples"}
 """Sections of charts whose x-axis is not the round."""
 _PROVENANCE = ("config_sha256", "weights_sha256", "git_commit", "versions")
-_MODEL_FILES = ("config.yaml", "data.json", "structure.json", "weights.json", "summary.json", "metrics.csv")
+_MODEL_FILES = ("config.yaml", "data.json", "structure.json", "weights.json", "metrics.csv")
 
 
 class Wandb(LightningLogger):
@@ -65,11 +66,11 @@ class Wandb(LightningLogger):
         """Begin the row of a round: its metrics, and how its clients fared."""
         self._last_round = record.round_idx
         self._clients = record if record.clients else self._clients
-        if record.round_idx <= self._known:
-            return
-        self._declare(record)
-        self._put({"cohort_size": len(record.cohort), **record.metrics, **self._over(record.metrics)})
-        self._put(self._histograms(record))
+        if record.round_idx > self._known:
+            self._declare(record)
+            self._put({"cohort_size": len(record.cohort), **record.metrics, **self._over(record.metrics)})
+            self._put(self._histograms(record))
+        self._logged = record.round_idx
 
     def picture(self, name: str, path: Path) -> None:
         """Put a picture into the row of the latest round."""
@@ -159,6 +160,8 @@ class Wandb(LightningLogger):
         for path in files:
             if path.exists():
                 artifact.add_file(str(path), name=path.relative_to(self._run_dir).as_posix())
+        with artifact.new_file("summary.json") as file:  # which a run directory gets last
+            file.write(json.dumps(summary, indent=2) + "\n")
         self.experiment.log_artifact(artifact)
 
     def _end(self, failed: bool) -> None:

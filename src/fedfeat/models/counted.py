@@ -43,7 +43,8 @@ class CountedModule(ClippedModule):
     def on_train_end(self) -> None:
         """Lightning hook: put together what the devices of this fit have seen."""
         if self.trainer.world_size > 1:
-            seen = torch.tensor([float(self._loss_sum), self._num_seen], device=self.device)
+            counted = [float(self._loss_sum), self._num_seen]
+            seen = torch.tensor(counted, dtype=torch.float64, device=self.device)
             self._loss_sum, self._num_seen = self.trainer.strategy.reduce(seen, reduce_op="sum").tolist()
             for buffer in self.buffers():
                 torch.distributed.broadcast(buffer, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedfeat.clients.tasks import Task
-from fedfeat.data.batches import cut
+from fedfeat.data.batches import cut, too_few
 from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ConfigError
 from fedfeat.executors.base import Course
@@ -136,11 +136,7 @@ class Plan:
             for size in set(np.diff(data.split.train.offsets).tolist())
         }
         if not any(trains.values()):
-            raise ConfigError(
-                f"partition must give some client at least {2 * self.world_size} training examples, for a network with "
-                f"batch norm cannot train on fewer, but none of the {self.num_clients} clients has more than "
-                f"{max(trains, default=0)}; a network with group norm can."
-            )
+            raise too_few(2 * self.world_size, self.num_clients, max(trains, default=0))
 
     def course(self, data: FederatedData) -> Course:
         """Give what an executor may choose by."""

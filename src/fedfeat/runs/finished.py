@@ -24,6 +24,8 @@ from fedfeat.runs.told_apart import parts_by_examples
 if TYPE_CHECKING:
     import pandas as pd
 
+_UNREADABLE = (OSError, ValueError, AttributeError, LookupError, TypeError, yaml.YAMLError)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -72,8 +74,10 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
                 runs.append(read_diverged(place) if has_diverged(place) else read_run(place))
             except FileNotFoundError as error:
                 skipped.append(f"{place}: skipped, {_unfinished(place, error)}.")
-            except (OSError, ValueError, AttributeError, UserError, yaml.YAMLError) as error:
-                skipped.append(f"{place}: skipped, unreadable ({str(error).splitlines()[0]}).")
+            except (*_UNREADABLE, UserError) as error:
+                skipped.append(
+                    f"{place}: skipped, unreadable ({(str(error).splitlines() or ['no message'])[0]})."
+                )
     kept, repeated = _without_repetitions(runs)
     return kept, skipped + repeated
 

@@ -6,6 +6,7 @@ start removes the folders whose processes have ended.
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from fedfeat.files import Owner, atomic_write_text, remove_leftovers
@@ -35,8 +36,9 @@ def sweep(run_dir: Path) -> None:
 
 def _remove_if_gone(found: Path) -> None:
     owners = _owners(found)
-    if owners and found.parent.stat().st_uid == os.getuid() and all(one.is_gone() for one in owners):
-        shutil.rmtree(found.parent, ignore_errors=True)
+    with suppress(FileNotFoundError):  # another start has removed it meanwhile
+        if owners and found.parent.stat().st_uid == os.getuid() and all(one.is_gone() for one in owners):
+            shutil.rmtree(found.parent, ignore_errors=True)
 
 
 def _owners(path: Path) -> list[Owner]:

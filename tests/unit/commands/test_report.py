@@ -171,15 +171,21 @@ def test_repeated_and_unreadable_runs_are_named_and_skipped(tmp_path):
     (make_run(tmp_path / "c", 1) / "summary.json").write_text("[1")
     (make_run(tmp_path / "d", 2) / "summary.json").write_text("{}")
     (make_run(tmp_path / "d2", 3) / "metrics.csv").write_bytes(b"\xff\xfe")
+    for name, config in (("d3", ""), ("d4", "seed: 0")):
+        lost = make_run(tmp_path / name, 4, finished=False)
+        (lost / "config.yaml").write_text(config)
+        (lost / "failure.txt").write_text(f"Client 3 failed in round 5: its update {DIVERGED}.\n")
     (tmp_path / "e").mkdir()
     runs, skipped = find_runs([tmp_path, tmp_path / "a", tmp_path / "e"])
     assert [run.path.name for run in runs] == ["a"]
     assert "c: skipped, unreadable (" in skipped[0]
     assert skipped[1].endswith("d: skipped, unreadable (summary.json must hold seed and final).")
     assert "d2: skipped, unreadable (" in skipped[2]
-    assert skipped[3].endswith("e: skipped, no run in it.")
-    assert skipped[4].endswith(f"b: skipped, same setting and seed as {tmp_path / 'a'}.")
-    assert len(skipped) == 5
+    assert "d3: skipped, unreadable (" in skipped[3]
+    assert "d4: skipped, unreadable (" in skipped[4]
+    assert skipped[5].endswith("e: skipped, no run in it.")
+    assert skipped[6].endswith(f"b: skipped, same setting and seed as {tmp_path / 'a'}.")
+    assert len(skipped) == 7
 
 
 def test_what_the_directory_says_beside_the_configuration(tmp_path):

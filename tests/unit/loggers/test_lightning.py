@@ -69,6 +69,19 @@ def test_a_resumed_run_has_one_id_and_no_round_twice(tmp_path, monkeypatch, kill
     assert [one.ends for one in Remembering.starts] == [[] if killed else ["failed"], ["failed"], ["failed"]]
 
 
+def test_a_round_that_the_service_did_not_take_is_given_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(Remembering, "starts", [])
+    logger = LightningLogger(Remembering, {"run_id": "id"})
+    write(logger, tmp_path, [record(0), record(1)], finish=False)
+    logger.logger.save = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        logger.log(record(2))
+    logger.close(failed=True)
+    logger = LightningLogger(Remembering, {"run_id": "id"})
+    write(logger, tmp_path, [record(1), record(2), record(3)], 0, finish=False)
+    assert Remembering.starts[-1].steps == [2, 3]
+
+
 def test_directories_have_ids_of_their_own(tmp_path, loggers):
     for name in "ab":
         (tmp_path / name).mkdir()

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -107,3 +108,23 @@ def test_all_folders_of_a_run_are_looked_through(system):
         (system / folder / f".a.{gone}-1.tmp").write_text("half")
     leftovers.sweep(system / "run")
     assert not list((system / "run").rglob("*.tmp"))
+
+
+def test_a_folder_that_another_start_removes_meanwhile_ends_no_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "RAY_PARENT", tmp_path)
+    folder = tmp_path / f"{leftovers.RAY_PREFIX}x"
+    folder.mkdir()
+    leftovers.mark(folder)
+    me = Owner.of()
+    (folder / leftovers.MARK).write_text(f"{me._replace(started=me.started - 1)}\n")
+    read = leftovers._owners
+
+    def read_and_removed(path):
+        found = read(path)
+        shutil.rmtree(folder)
+        return found
+
+    monkeypatch.setattr(leftovers, "_owners", read_and_removed)
+    (tmp_path / "run").mkdir()
+    leftovers.sweep(tmp_path / "run")
+    assert not folder.exists()

@@ -15,7 +15,7 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
 from fedfeat.clients.turns import cause_of, turn_of
 from fedfeat.clients.worker import Worker
-from fedfeat.data.batches import PADDED
+from fedfeat.data.batches import PADDED, too_few
 from fedfeat.errors import ConfigError
 from fedfeat.executors.stacked.dropout import DropoutMasks, dropout_calls
 from fedfeat.executors.stacked.fit import trainable
@@ -63,6 +63,8 @@ def check_stackable(worker: Worker, executor: str, probed: Callable[[ClientModul
         try:
             with torch.random.fork_rng(_gpus(worker.data.device)), _uncompiled(worker):
                 reason = _other_step(worker, probed(module).objective)
+        except ConfigError:  # that nobody can train, here or elsewhere
+            raise
         except Exception as error:  # whatever the layers of a network and `vmap` may say
             reason = f"a step of two clients together fails ({cause_of(error)})"
             raise ConfigError(f"{rule}, for {reason}.") from error
@@ -190,9 +192,15 @@ def _gap(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 
 
 def _examples(worker: Worker, module: ClientModule) -> tuple[Tensor, Tensor]:
-    """Give inputs (B, ...) and labels (B,) of a client's batch."""
+    """Give inputs (B, ...) and labels (B,) of a client's batch.
+
+    Raises:
+        ConfigError: There is none.
+    """
     counts = [worker.data.num_examples(k) for k in range(worker.data.num_clients)]
     client_id = next((k for k, count in enumerate(counts) if count > 1), counts.index(max(counts)))
     module.ready(turn_of(module, Task(client_id, 0, None, None), None, worker.data))
     address = client_id, worker.settings.seed, 0, worker.settings.batch_size
-    return next(iter(worker.data.train_batches(*address, drop_singleton=worker.drop_singleton)))
+    for batch in worker.data.train_batches(*address, drop_singleton=worker.drop_singleton):
+        return batch
+    raise too_few(2, len(counts), max(counts))
