@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedfeat.errors import ConfigError, did_you_mean
 
 _NUMBERS = re.compile(r"(\d+)(?:-(\d+))?")
+_MOST = 1_000_000
 
 
 def parse_neurons(words: Iterable[str], option: str) -> dict[str, list[int]]:
@@ -53,6 +54,8 @@ def parse_range(text: str, option: str, word: str) -> range:
     high = int(match[2] or match[1]) if match else -1
     if high < low:
         raise ConfigError.rule(option, "have numbers such as 3 or ranges such as 0-3", word)
+    if high - low >= _MOST:
+        raise ConfigError.rule(option, f"have ranges of at most {_MOST:,} numbers", word)
     return range(low, high + 1)
 
 

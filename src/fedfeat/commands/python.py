@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from fedfeat.commands.assembly import build_experiment
-from fedfeat.commands.running import checked, perform
+from fedfeat.commands.running import checked, nothing_left, perform
 from fedfeat.config.choices import CONFIGS, check_arm, check_choices, with_trace
 from fedfeat.config.explain import as_user_error, explain, of_system
 from fedfeat.errors import ConfigError, UserError
@@ -75,7 +75,7 @@ def build(overrides: Sequence[str] = (), data: "FederatedData | None" = None) ->
     Raises:
         UserError: As in `run`.
     """
-    with _refusals(), _job(overrides) as (cfg, run_dir):
+    with _refusals(), _job(overrides) as (cfg, run_dir), nothing_left(run_dir):
         return build_experiment(cfg, checked(cfg), run_dir, data)
 
 

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = _parser().read(arguments)
     with one_sentence("fedfeat-repeat"):
         check_neutral(args.extra)
-        asked, refused = _asked(_runs(args.folders), args.extra, args.trust)
+        asked, refused = _asked(_runs(args.folders, args.out), args.extra, args.trust)
         if not asked:
             raise refused[0]
     for refusal in refused:
@@ -60,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stops, failed = list[int](), [2] * len(refused)
     # Of a terminal, Ctrl-C reaches the run itself; here it must only not end the comparison.
     signal.signal(signal.SIGINT, lambda number, _: stops.append(number))
-    last = math.inf if args.rounds is None else args.rounds
     for folder, words in asked.items():
         place = args.out / _name(folder)
-        code = _make(place, words, args.rounds, stops)
+        last = math.inf if args.rounds is None else _compared(folder, args.rounds)
+        code = _make(place, words, last, stops)
         # By the time that it ends it may have evaluated more of them.
         if rows := [row for row in rows_so_far(place / METRICS) if int(row["round"]) <= last]:
             say(folder, place, rows)
@@ -94,9 +94,18 @@ def _asked(
     return asked, refused
 
 
-def _runs(folders: Iterable[Path]) -> list[Path]:
-    """Give the runs in folders, finished or not, each once."""
-    return runs_below(folders, METRICS)
+def _runs(folders: Sequence[Path], out: Path) -> list[Path]:
+    """Give the runs in folders, finished or not, each once; repetitions only where their folder itself is named."""
+    own, named = out.resolve(), [folder.resolve() for folder in folders]
+    inside = any(folder.is_relative_to(own) for folder in named)
+    return [one for one in runs_below(folders, METRICS) if inside or not one.resolve().is_relative_to(own)]
+
+
+def _compared(folder: Path, rounds: int) -> int:
+    """Give the first round from this one on that a kept run has evaluated, or else this one."""
+    return next(
+        (last for row in rows_so_far(folder / METRICS) if (last := int(row["round"])) >= rounds), rounds
+    )
 
 
 def repeated_words(folder: Path) -> list[str]:
@@ -148,8 +157,8 @@ def _made_by(folder: Path) -> str:
     return ""
 
 
-def _make(place: Path, words: Sequence[str], rounds: int | None, stops: list[int]) -> int:
-    """Run it, or go on with it; give its exit code, which is 0 where it has come as far as is asked for."""
+def _make(place: Path, words: Sequence[str], last: float, stops: list[int]) -> int:
+    """Run it until its ``last`` round, or go on with it; give its exit code, which is 0 where it has come so far."""
     run = subprocess.Popen(command_of(place.absolute(), words))
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -161,9 +170,9 @@ def _make(place: Path, words: Sequence[str], rounds: int | None, stops: list[int
     while run.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             run.wait(_LOOK_S)
-        if rounds is not None and not is_far and _last_round(place) >= rounds:
+        if not is_far and _last_round(place) >= last:
             is_far = True
-            print(f"Round {rounds} is evaluated, so the run is ended, as --rounds asks.", flush=True)
+            print(f"Round {last} is evaluated, so the run is ended, as --rounds asks.", flush=True)
             run.send_signal(signal.SIGTERM)
     code = run.returncode if run.returncode >= 0 else 128 - run.returncode
     return 0 if is_far and code == 128 + signal.SIGTERM else code

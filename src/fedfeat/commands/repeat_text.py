@@ -14,6 +14,7 @@ from fedfeat.runs.directory import fingerprint_of
 from fedfeat.runs.divergence import has_diverged
 from fedfeat.runs.repetition import Parting, partings
 from fedfeat.runs.tables import METRICS, rows_so_far
+from fedfeat.runs.weight_files import noted
 
 _COUNTED = ("comm/", "compute/")
 
@@ -59,13 +60,18 @@ def _other_data(folder: Path, place: Path) -> Iterator[str]:
     for what, old, new in digests:
         if old != new:
             yield f"The digest of its {what} is {new[:12]} instead of {old[:12]}: it had other data."
+    had, has = noted(folder), noted(place)
+    for key in sorted(had.keys() & has.keys()):
+        if had[key] != has[key]:
+            yield f"The file of {key} is {has[key][:12]} instead of {had[key][:12]}: it began with other weights."
 
 
 def _table(apart: Sequence[Parting], last: int) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("quantity", no_wrap=True)
+    # A name may go on in the next line, a number must not be cut.
+    table.add_column("quantity", overflow="fold")
     for heading in (f"kept, round {last}", "again", "most apart", "since round"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in apart:
         digits = next((n for n in (5, 9) if f"{one.kept:.{n}g}" != f"{one.again:.{n}g}"), 5)
         numbers = (f"{value:.{digits}g}" for value in (one.kept, one.again))

@@ -33,11 +33,12 @@ def draw(
     Two metrics stand in one figure, on two axes; each of more in one of its own.
     """
     known = known_names(numbers)
-    names = {}
+    names = dict[str, str]()
     for group in [metrics] if len(metrics) <= 2 else [[metric] for metric in metrics]:
         stem = f"curves_{axis}" if axis in AXES else f"over_{axis}".replace("/", "_")
         if len(metrics) > 2:
             stem += "_" + group[0].name.replace("/", "_").replace(" ", "_")
+            stem += f"_{len(names)}" if stem in names else ""
         if axis in AXES:
             curves = {label: [run.metrics for run in setting.runs] for label, setting in settings.items()}
             figure = convergence(curves, AXES[axis], group[0], beside=group[1] if len(group) > 1 else None)

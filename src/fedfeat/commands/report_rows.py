@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedfeat.errors import ConfigError
 from fedfeat.runs.finished import Run
 from fedfeat.runs.labels import Naming, Setting
 from fedfeat.runs.quantities import Metric, is_computed, measured_numbers
@@ -30,7 +31,12 @@ def measure(
     """Give what every run measured, also what is asked for by a name of its own; ``more`` are further quantities."""
     wanted = [*more, *(name for metric in metrics for name in metric.quantities if is_computed(name))]
     numbers = {label: [measured_numbers(run, wanted) for run in runs] for label, runs in groups.items()}
+    known, named = known_names(numbers), [metric.name for metric in metrics]
     for metric in metrics:
+        if metric.has_own_name and (metric.name in known or named.count(metric.name) > 1):
+            raise ConfigError.rule(
+                "--metric", "give a name that no quantity and no other metric has", metric.name
+            )
         for label, name in chosen(metric, numbers).items():
             for found in numbers[label]:
                 if metric.has_own_name and name in found:

@@ -109,19 +109,32 @@ class Parser(argparse.ArgumentParser):
 def _there(word: str) -> Path:
     """Read a folder that has to exist, for the type of an argument."""
     path = Path(word)
-    if path.is_dir():
-        return path
-    if path.is_symlink():
-        raise argparse.ArgumentTypeError(f"must be a folder, but {word} is a link to nowhere")
+    with _askable(word):
+        if path.is_dir():
+            return path
+        if path.is_symlink():
+            raise argparse.ArgumentTypeError(f"must be a folder, but {word} is a link to nowhere")
     raise argparse.ArgumentTypeError(f"must be a folder, but it is {word!r}")
 
 
 def _free(word: str) -> Path:
     """Read a folder that exists or can, for the type of an option."""
     path = Path(word)
-    if any(one.exists() and not one.is_dir() for one in (path, *path.parents)):
-        raise argparse.ArgumentTypeError(f"must be a folder, but it is {word!r}")
+    with _askable(word):
+        if any(one.exists() and not one.is_dir() for one in (path, *path.parents)):
+            raise argparse.ArgumentTypeError(f"must be a folder, but it is {word!r}")
     return path
+
+
+@contextmanager
+def _askable(word: str) -> Iterator[None]:
+    """Refuse a path of which the system does not say what is there, as it is too long or behind a closed folder."""
+    try:
+        yield
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"must be a folder, but of {word!r} the system says: {error.strerror}"
+        ) from error
 
 
 def number(rule: Condition) -> Callable[[str], Any]:

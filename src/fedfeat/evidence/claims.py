@@ -16,6 +16,7 @@ Values = Callable[[Sequence[str], str, str, str], Mapping[int, float]]
 
 MIN_SEEDS = 3
 """Fewer decide nothing."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Rule:
             return "not run"
         if found.num_seeds < MIN_SEEDS or math.isnan(found.mean):
             return "undecided"
-        above, below = found.low > self.bound, found.high < self.bound
+        # Equal numbers differ by what rounding leaves.
+        above, below = found.low > self.bound + _ROUNDING, found.high < self.bound - _ROUNDING
         if not above and not below:
             return "undecided"
         return "holds" if above == self.is_lower else "does not hold"

@@ -50,7 +50,7 @@ def read_claims(path: Path, studies: Mapping[str, Study] | None = None) -> Claim
 
 def _reading(node: Mapping[str, Any]) -> Reading:
     _need("reading", node, _READING_KEYS)
-    lists = {key: texts(f"reading.{key}", node[key]) for key in ("studies", "settings", "order")}
+    lists = {key: _some(f"reading.{key}", node[key]) for key in ("studies", "settings", "order")}
     margin = _number("reading.margin", node["margin"])
     return Reading(name=str(node["name"]), quantity=str(node["quantity"]), margin=margin, **lists)
 
@@ -67,9 +67,7 @@ def _claim(place: str, node: Any) -> Claim:
         raise ConfigError.rule(f"{place}.rule", needed, dict(found["rule"]))
     if type(asked_after := found.get("asked_after", False)) is not bool:
         raise ConfigError.rule(f"{place}.asked_after", "be true or false", asked_after)
-    studies, settings = (texts(f"{place}.{key}", found.get(key, [""])) for key in ("studies", "settings"))
-    if not settings:
-        raise ConfigError.rule(f"{place}.settings", "be left out or name one", settings)
+    studies, settings = (_some(f"{place}.{key}", found.get(key, [""])) for key in ("studies", "settings"))
     words = {key: " ".join(str(found.get(key, "")).split()) for key in _TEXTS}
     return Claim(**words, studies=studies, settings=settings, rule=rule, asked_after=asked_after)
 
@@ -83,6 +81,13 @@ def _rule(place: str, node: Mapping[str, Any]) -> Rule:
     if arm == against:
         raise ConfigError.rule(f"{place}.against", "be another arm", against)
     return Rule(arm, None if against is None else str(against), bound, side == "more_than")
+
+
+def _some(place: str, node: Any) -> tuple[str, ...]:
+    """Read words, at least one."""
+    if not (found := texts(place, node)):
+        raise ConfigError.rule(place, "be left out or name one", [])
+    return found
 
 
 def _number(place: str, value: Any) -> float:

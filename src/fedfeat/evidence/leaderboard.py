@@ -98,4 +98,4 @@ def _numbers(runs: Mapping[int, Run], quantity: str) -> dict[int, float]:
 
 def _amount(value: float) -> str:
     """Write three digits of what is counted."""
-    return NONE if not value else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return NONE if not value else f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

@@ -11,6 +11,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.evidence.campaign import Cell
 from fedfeat.evidence.stored import federation
 from fedfeat.runs.divergence import has_diverged
+from fedfeat.runs.tables import REPAIRED
 
 LAST = 3
 """Evaluated rounds at the end that are averaged, for single rounds jump."""
@@ -65,4 +66,6 @@ def validation_score(place: Path) -> float:
     last = 1 if name.startswith("final_all/") else LAST
     if (trained := metrics["round"] > 0).any():
         metrics = metrics[trained]
+    if REPAIRED in metrics:  # of which a lost row does not know what it measured
+        metrics = metrics[(metrics[REPAIRED] != 1) | metrics[name].notna()]
     return float(metrics[name].to_numpy(float)[-last:].mean())

@@ -182,9 +182,9 @@ def locked(folder: Path, name: str = ".lock", key: str = "hydra.run.dir") -> Ite
         try:
             yield
         finally:
-            if [entry.name for entry in folder.iterdir()] == [path.name]:
-                path.unlink()
-                with suppress(OSError):
+            with suppress(OSError):  # it is gone, or another has begun in it
+                if [entry.name for entry in folder.iterdir()] == [path.name]:
+                    path.unlink()
                     folder.rmdir()
 
 

@@ -20,6 +20,7 @@ from fedfeat.runs.metrics_table import read_metrics, with_divergence
 from fedfeat.runs.tables import METRICS
 from fedfeat.runs.text import flatten, written
 from fedfeat.runs.told_apart import parts_by_examples
+from fedfeat.runs.weight_files import noted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +139,10 @@ def read_run(path: Path) -> Run:
     summary = json.loads((path / "summary.json").read_text())
     if not isinstance(summary, dict) or not isinstance(summary.get("final"), dict) or "seed" not in summary:
         raise ValueError("summary.json must hold seed and final")
-    return _run(path, summary, _config(path), read_metrics(path / METRICS))
+    metrics = read_metrics(path / METRICS)
+    if "round" not in metrics:
+        raise ValueError(f"{METRICS} must have the column round")
+    return _run(path, summary, _config(path), metrics)
 
 
 def read_diverged(path: Path) -> Run:
@@ -161,6 +165,10 @@ def _run(path: Path, summary: dict[str, Any], config: dict[str, Any], metrics: p
         key: value
         for key, value in flatten(experiment_config(config), ".").items()
         if key != "seed" and not _lies_in(value, places)
+    }
+    # A file of weights is what it holds: another may lie at its path by now, or it may have been moved.
+    setting |= {
+        key: f"{Path(str(setting.get(key))).name} {digest[:7]}" for key, digest in noted(path).items()
     }
     read = summary, setting, published_numbers(config), metrics
     root = str((config.get("data") or {}).get("root", ""))

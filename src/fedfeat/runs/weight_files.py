@@ -1,6 +1,7 @@
 """Which files of weights a run began with: what of a network stays as they have it stands nowhere else."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ def note_weights(run_dir: Path, config: Mapping[str, Any]) -> None:
     found = digests(config)
     if found:
         write_once(run_dir / FILE, found)
+
+
+def noted(run_dir: Path) -> dict[str, str]:
+    """Give the digests of the files that a run began with, by their keys; {} where it does not say."""
+    try:
+        found = json.loads((run_dir / FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(key): str(digest) for key, digest in found.items()} if isinstance(found, dict) else {}
 
 
 def check_same_weights(run_dir: Path, config: Mapping[str, Any]) -> None:

@@ -83,3 +83,8 @@ def test_runs_of_one_name_are_numbered_and_none_takes_anothers_place():
     named = by_name(runs)
     assert [*named] == ["x 1", "x 3", "x 2", "y"]
     assert all(found is run for found, run in zip(named.values(), runs, strict=True))
+
+
+def test_a_range_without_an_end_in_sight_is_refused():
+    with pytest.raises(ConfigError, match="--clients must have ranges of at most 1,000,000 numbers"):
+        parse_numbers("0-99999999999", "--clients")

@@ -1,11 +1,14 @@
 """How a repetition ends, and what it says."""
 
+import io
 import json
+import math
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedfeat.commands import repeat, repeat_text
 from fedfeat.errors import DIVERGED
@@ -32,11 +35,11 @@ WAIT = "import time; time.sleep(2); raise SystemExit(3)"
 
 def test_it_ends_once_it_is_as_far_as_is_asked_for(child):
     assert child(WAIT, 1) == 0
-    assert child(WAIT, 2) == child(WAIT, None) == 3
+    assert child(WAIT, 2) == child(WAIT, math.inf) == 3
 
 
 def test_a_run_that_was_killed_has_a_shells_code(child):
-    assert child("import os; os.kill(os.getpid(), 9)", None) == 137
+    assert child("import os; os.kill(os.getpid(), 9)", math.inf) == 137
 
 
 def test_kept_stands_before_again():
@@ -160,8 +163,40 @@ def test_runs_are_found_whether_or_not_they_have_finished(tmp_path):
         place.mkdir()
     for place in places[:2]:
         (place / "metrics.csv").touch()
-    assert repeat._runs([tmp_path, places[0]]) == places[:2]
-    assert repeat._runs([places[2], places[2]]) == [places[2]]
+    out = tmp_path / "repeated"
+    assert repeat._runs([tmp_path, places[0]], out) == places[:2]
+    assert repeat._runs([places[2], places[2]], out) == [places[2]]
+    (out / "finished").mkdir(parents=True)
+    (out / "finished" / "metrics.csv").touch()
+    assert repeat._runs([tmp_path], out) == places[:2], "repetitions are not repeated"
+    assert repeat._runs([out], out) == [out / "finished"], "unless they are asked for"
+
+
+def test_compared_is_up_to_a_round_that_the_kept_run_has_evaluated(tmp_path):
+    (tmp_path / "metrics.csv").write_text("round,global/acc\n0,0.1\n5,0.2\n7,0.3\n")
+    assert [repeat._compared(tmp_path, rounds) for rounds in (0, 2, 5, 6, 9)] == [0, 5, 5, 7, 9]
+
+
+def test_numbers_are_not_cut_at_eighty_columns():
+    one = Parting("global/cohort_mean_client_acc_weighted", 1.23456789e-05, 1.23456999e-05, 3, 1e-11)
+    console = Console(width=80, file=io.StringIO())
+    console.print(repeat_text._table([one], 20))
+    assert "1.23456789e-05" in (out := console.file.getvalue())
+    assert "1.23456999e-05" in out
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_that_it_began_with_other_weights_is_said(tmp_path, capsys):
+    places = [tmp_path / name for name in ("kept", "again")]
+    for place, digest in zip(places, ("one", "other"), strict=True):
+        place.mkdir()
+        (place / "metrics.csv").write_text("round,global/acc\n0,0.5\n")
+        (place / "config.yaml").write_text("federation: {num_rounds: 0}\n")
+        (place / "weights.json").write_text(json.dumps({"model.weights": digest}))
+    repeat_text.say(*places, [{"round": "0", "global/acc": "0.5"}])
+    said = "The file of model.weights is other instead of one: it began with other weights.\n"
+    assert said in capsys.readouterr().out
 
 
 def test_that_the_data_were_others_is_said(tmp_path, capsys):

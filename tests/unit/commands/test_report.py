@@ -159,6 +159,37 @@ def test_no_target_is_shown_that_a_paper_alone_reached():
     assert lines.to_numpy().tolist() == [["a", "1", "- (published 40) (0/1 runs)", "3"]]
 
 
+def test_runs_from_other_weights_are_another_setting(tmp_path):
+    """The path is the same: the file was written anew. Where it has been moved alone, it is one setting."""
+    for name, seed, folder, digest in (("a", 0, "x", "1"), ("b", 1, "x", "2"), ("c", 2, "y", "1")):
+        place = make_run(tmp_path / "in" / name, seed, model={"weights": f"/{folder}/w.safetensors"})
+        (place / "weights.json").write_text(json.dumps({"model.weights": digest * 64}))
+    main([str(tmp_path / "in"), "--out", str(tmp_path / "out")])
+    with open(tmp_path / "out" / "report.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["quantity"] == "global/acc"]
+    assert {row["setting"]: row["num_runs"] for row in rows} == {
+        "fedavg, model.weights=w.safetensors 1111111": "2",
+        "fedavg, model.weights=w.safetensors 2222222": "1",
+    }
+
+
+@pytest.mark.parametrize("metrics", [["global/acc=comm/total_bytes"], ["m=global/acc", "m=comm/total_bytes"]])
+def test_a_name_of_ones_own_is_nothing_elses(tmp_path, capsys, metrics):
+    make_run(tmp_path / "a")
+    asked = [word for metric in metrics for word in ("--metric", metric)]
+    said = refused([str(tmp_path / "a"), *asked, "--out", str(tmp_path / "out")], capsys)
+    assert said.startswith("--metric must give a name that no quantity and no other metric has, but it is ")
+
+
+def test_metrics_whose_names_are_one_file_have_two(tmp_path):
+    make_run(tmp_path / "a")
+    asked = [word for name in ("a b", "a_b", "c") for word in ("--metric", f"{name}=global/acc")]
+    main([str(tmp_path / "a"), *asked, "--x", "round", "--out", str(tmp_path / "out")])
+    assert sorted(path.stem for path in (tmp_path / "out").glob("*.png")) == [
+        "curves_round_a_b", "curves_round_a_b_1", "curves_round_c",
+    ]  # fmt: skip
+
+
 def test_x_chooses_the_curves(tmp_path):
     make_run(tmp_path / "a")
     main([str(tmp_path / "a"), "--x", "seconds", "--out", str(tmp_path / "out")])
@@ -171,6 +202,7 @@ def test_repeated_and_unreadable_runs_are_named_and_skipped(tmp_path):
     (make_run(tmp_path / "c", 1) / "summary.json").write_text("[1")
     (make_run(tmp_path / "d", 2) / "summary.json").write_text("{}")
     (make_run(tmp_path / "d2", 3) / "metrics.csv").write_bytes(b"\xff\xfe")
+    (make_run(tmp_path / "d5", 5) / "metrics.csv").write_text("global/acc\n0.5\n")
     for name, config in (("d3", ""), ("d4", "seed: 0")):
         lost = make_run(tmp_path / name, 4, finished=False)
         (lost / "config.yaml").write_text(config)
@@ -183,9 +215,10 @@ def test_repeated_and_unreadable_runs_are_named_and_skipped(tmp_path):
     assert "d2: skipped, unreadable (" in skipped[2]
     assert "d3: skipped, unreadable (" in skipped[3]
     assert "d4: skipped, unreadable (" in skipped[4]
-    assert skipped[5].endswith("e: skipped, no run in it.")
-    assert skipped[6].endswith(f"b: skipped, same setting and seed as {tmp_path / 'a'}.")
-    assert len(skipped) == 7
+    assert skipped[5].endswith("d5: skipped, unreadable (metrics.csv must have the column round).")
+    assert skipped[6].endswith("e: skipped, no run in it.")
+    assert skipped[7].endswith(f"b: skipped, same setting and seed as {tmp_path / 'a'}.")
+    assert len(skipped) == 8
 
 
 def test_what_the_directory_says_beside_the_configuration(tmp_path):

@@ -10,7 +10,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.evidence.campaign import Study
 from fedfeat.evidence.claims import Claim, Reading, Rule, overall
 from fedfeat.evidence.claims_file import read_claims
-from fedfeat.evidence.intervals import Interval
+from fedfeat.evidence.intervals import Interval, difference
 
 MORE = Rule("a", "b", 0.01, is_lower=True)
 LESS = Rule("a", "b", 0.01, is_lower=False)
@@ -125,7 +125,7 @@ CLAIM = {
     "id": "one", "group": "g", "claim": "c", "source": "s", "published": "", "protocol": "p", "studies": ["s"],
     "quantity": "global/acc", "rule": {"arm": "a", "against": "b", "more_than": 0},
 }  # fmt: skip
-READING = {"name": "r", "studies": [], "settings": [], "quantity": "q", "order": [], "margin": 0}
+READING = {"name": "r", "studies": ["s"], "settings": [""], "quantity": "q", "order": ["a"], "margin": 0}
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,7 @@ READING = {"name": "r", "studies": [], "settings": [], "quantity": "q", "order":
         ({"studies": "s"}, "claims[0].studies must be a list of words, but it is 's'."),
         ({"settings": "10x3"}, "claims[0].settings must be a list of words, but it is '10x3'."),
         ({"settings": []}, "claims[0].settings must be left out or name one"),
+        ({"studies": []}, "claims[0].studies must be left out or name one"),
         (
             {"rule": {"arm": "a", "against": "a", "less_than": 1}},
             "claims[0].rule.against must be another arm",
@@ -247,9 +248,25 @@ def test_an_id_names_one_claim(tmp_path):
 def test_what_a_claim_names_is_in_the_campaign(tmp_path, change, said):
     """Without a look there it would be told as not run."""
     study = Study("s", (), {"a": (), "b": ()}, {"10x3": ()}, {"": ()}, (0,))
-    reading = READING | {"studies": ["s"], "order": ["a"]}
+    reading = READING | {"settings": ["10x3"]}
     node = {"reading": reading, "claims": [CLAIM | {"settings": ["10x3"]} | change]}
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump(node))
     with pytest.raises(ConfigError) if said else nullcontext() as error:
         read_claims(tmp_path / "claims.yaml", {"s": study})
     assert said is None or said in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["studies", "settings", "order"])
+def test_a_reading_is_chosen_from_something(tmp_path, key):
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump({"reading": READING | {key: []}, "claims": [CLAIM]}))
+    with pytest.raises(ConfigError, match=rf"reading\.{key} must be left out or name one"):
+        read_claims(path)
+
+
+def test_numbers_at_the_bound_are_beyond_it_by_no_rounding():
+    """.3 - .2, .5 - .4 and .7 - .6 are .1 but for rounding."""
+    found = difference({0: 0.3, 1: 0.5, 2: 0.7}, {0: 0.2, 1: 0.4, 2: 0.6})
+    assert found.high < 0.1
+    for is_lower in (True, False):
+        assert Rule("a", "b", 0.1, is_lower).verdict(found) == "undecided"

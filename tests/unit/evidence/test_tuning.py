@@ -42,6 +42,12 @@ def test_the_untrained_model_is_none_of_the_last_three(place):
     assert point_scores(dict([place("own", ["", 0.6, 0.7], **own)])) == {"own": pytest.approx(0.65)}
 
 
+def test_a_round_that_a_repair_has_lost_is_none_of_the_last_three(place):
+    cell, folder = place("repaired", [])
+    (folder / "metrics.csv").write_text("round,val/acc,repaired\n1,0.6,\n2,,1\n3,0.8,\n4,0.7,1\n")
+    assert point_scores({cell: folder}) == {"repaired": pytest.approx(0.7)}
+
+
 def test_seeds_are_averaged_and_the_first_among_equals_is_taken(place):
     one = [
         place("a", [0.2] * 3),
