@@ -138,6 +138,17 @@ def test_an_example_alone_is_in_both_halves():
         assert torch.equal(inputs[labels != -100], x)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_half_of_one_example_is_none_for_batch_norm(count):
+    """Of one there are no statistics; of three, one half would have one."""
+    inputs, labels = torch.rand(count, 2), torch.zeros(count, dtype=torch.long)
+    assert all(torch.equal(half[0], inputs) for half in halves(inputs, labels, least=2))
+    assert [len(half[1]) for half in halves(*(torch.rand(4, 2), torch.zeros(4)), least=2)] == [2, 2]
+    network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    client = PerFedAvgClient(model=network, optimizer=partial(torch.optim.SGD, lr=0.1))
+    assert torch.isfinite(client.loss((inputs, labels)))
+
+
 def test_clients_keep_nothing_and_messages_and_work_are_those_of_fedavg(tmp_path):
     federation = federation_of(tmp_path, client())
     last = federation.run()[1][-1].metrics
@@ -216,11 +227,11 @@ def test_the_own_step_is_taken_by_the_softmax_of_the_fit(half, tmp_path):
 ADD, LOSS = WeightedMean.add, PerFedAvgClient.loss
 
 
-def one_half(inputs, labels):
+def one_half(inputs, labels, least):
     return (inputs, labels), (inputs, labels)
 
 
-def swapped(inputs, labels):
+def swapped(inputs, labels, least):
     return halves(inputs, labels)[::-1]
 
 

@@ -67,7 +67,7 @@ class FedHeNNClient(ClientModule):
         sigma_factor: Of rbf.
         hsic: ``biased`` or ``unbiased``; the biased one of few inputs is too large.
         rad_batch: Inputs in the term at a step; None takes all of them, as the paper does.
-        rad_every: Steps between two that have the term.
+        rad_every: Batches between two that have the term; each is a step but where gradients are accumulated.
         repr_at: What is compared: the ``penultimate`` output (the paper), the encoder's ``features`` (of an LSTM its
             last hidden state, for which that code has a helper), ``logits``, or ``code_swapped``: log-softmax of the
             logits, while the penultimate output serves as logits, which is what dishamakhija/FedHeNN computes.

@@ -8,7 +8,7 @@
             keep h_k;  return theta_k, psi_k
 
 The generic model is g; the client's own is g + h_k z. Nothing of h_k reaches theta_k or psi_k, so what is averaged is
-FedAvg under ``softmax_scope=balanced``.
+FedAvg under ``softmax_scope=balanced``, but where gradients are clipped, by one norm with h_k's.
 """  # noqa: E501
 
 from copy import deepcopy

@@ -31,14 +31,14 @@ from fedfeat.types import Turn
 _PART = 512  # Examples of a pass without steps; only memory depends on it.
 
 
-def halves(inputs: Tensor, labels: Tensor) -> tuple[Batch, Batch]:
-    """Give every other example of a batch, and the others; one alone is in both.
+def halves(inputs: Tensor, labels: Tensor, least: int = 1) -> tuple[Batch, Batch]:
+    """Give every other example of a batch, and the others; all of them twice where a half has fewer than ``least``.
 
     Padding comes last (`executor=vectorized`), so that examples fall into the same halves with and without it.
     """
     first, second = (inputs[0::2], labels[0::2]), (inputs[1::2], labels[1::2])
-    if len(labels) < 2:
-        return first, first
+    if len(labels) < 2 * least:
+        return (inputs, labels), (inputs, labels)
     alone, count = (second[1] == PADDED).all(), len(second[1])
     pairs: Iterable[tuple[Tensor, Tensor]] = zip(second, first, strict=True)
     kept, others = (torch.where(alone, its[:count], mine) for mine, its in pairs)
@@ -62,6 +62,8 @@ class PerFedAvgClient(ClientModule):
         self.alpha = alpha
         self.own = FrozenCopy(self.model)
         draws = any(isinstance(part, DROPOUTS) and part.p for part in self.model.modules())
+        # Batch norm takes no batch of one example.
+        self._least = 2 if has_batch_norm(self.model) else 1
         if draws or has_batch_norm(self.model):
             self.apart = (
                 "it passes halves of batches, and stacked dropout and batch norm are for whole ones (model)"
@@ -70,7 +72,7 @@ class PerFedAvgClient(ClientModule):
 
     def loss(self, batch: Batch) -> Tensor:
         """``F_k(w - alpha * g; b')`` with g, the gradient at w on b, fixed."""
-        (inputs, labels), (others, wanted) = halves(self.laid_out(batch[0]), batch[1])
+        (inputs, labels), (others, wanted) = halves(self.laid_out(batch[0]), batch[1], self._least)
         slopes = self._slopes(inputs, labels)
         w = dict(self.model.named_parameters())
         moved = {name: w[name] - self.alpha * slopes[name] for name in self._trained}

@@ -1,8 +1,10 @@
 """LSTM for short texts, as FedRep's public code has it for Sentiment140."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -86,7 +88,14 @@ class LastOutput(nn.Module):
 
     def forward(self, steps: Tensor) -> Tensor:
         """Give (B, hidden) for steps (B, T, D)."""
-        return self.lstm(steps)[0][:, -1]
+        with self._differentiable():
+            return self.lstm(steps)[0][:, -1]
+
+    def _differentiable(self) -> AbstractContextManager[None]:
+        # cuDNN has no gradients of an LSTM in evaluation mode, in which own models are made and neurons looked at.
+        if self.training or not torch.is_grad_enabled():
+            return nullcontext()
+        return torch.backends.cudnn.flags(enabled=False)
 
 
 def sent140_lstm(

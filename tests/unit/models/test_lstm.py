@@ -8,7 +8,7 @@ from fedfeat.config.arguments import check_targets
 from fedfeat.errors import ConfigError
 from fedfeat.models.cnn import digits_cnn
 from fedfeat.models.flops import forward_flops, training_flops
-from fedfeat.models.lstm import Scramble, sent140_lstm
+from fedfeat.models.lstm import LastOutput, Scramble, sent140_lstm
 from fedfeat.models.network import reading
 from fedfeat.types import Vocabulary
 
@@ -207,3 +207,18 @@ def test_networks_and_data_sets_must_agree_on_what_is_read():
         ConfigError, match=r"model must be one that reads numbers, .*, but it is 'sent140_lstm'\."
     ):
         reading(sent140_lstm, None)
+
+
+@pytest.mark.parametrize(
+    ("training", "grads", "by_cudnn"), [(True, True, True), (False, False, True), (False, True, False)]
+)
+def test_where_cudnn_has_no_gradients_it_is_not_asked(monkeypatch, training, grads, by_cudnn):
+    """Of an LSTM in evaluation mode, as own models are made by gradients at the end of a turn."""
+    seen, forward = [], torch.nn.LSTM.forward
+    monkeypatch.setattr(
+        torch.nn.LSTM, "forward", lambda *given: seen.append(torch.backends.cudnn.enabled) or forward(*given)
+    )
+    with torch.set_grad_enabled(grads):
+        LastOutput(3, 4, 1).train(training)(torch.rand(2, 5, 3))
+    assert seen == [by_cudnn]
+    assert torch.backends.cudnn.enabled
