@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, cast
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -106,8 +105,7 @@ class AlternatingClient(ClientModule):
         """Lightning hook: leave nothing frozen for the next client."""
         super().on_train_end()
         if self.trainer.world_size > 1:
-            seen = torch.tensor(self._seen_by_heads, dtype=torch.float64, device=self.device)
-            self._seen_by_heads = float(self.trainer.strategy.reduce(seen, reduce_op="sum"))
+            (self._seen_by_heads,) = self.summed(self._seen_by_heads)
         self._train_everything()
 
     def turn_metrics(self) -> dict[str, float]:

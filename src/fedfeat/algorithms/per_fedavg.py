@@ -36,9 +36,9 @@ def halves(inputs: Tensor, labels: Tensor, least: int = 1) -> tuple[Batch, Batch
 
     Padding comes last (`executor=vectorized`), so that examples fall into the same halves with and without it.
     """
-    first, second = (inputs[0::2], labels[0::2]), (inputs[1::2], labels[1::2])
     if len(labels) < 2 * least:
         return (inputs, labels), (inputs, labels)
+    first, second = (inputs[0::2], labels[0::2]), (inputs[1::2], labels[1::2])
     alone, count = (second[1] == PADDED).all(), len(second[1])
     pairs: Iterable[tuple[Tensor, Tensor]] = zip(second, first, strict=True)
     kept, others = (torch.where(alone, its[:count], mine) for mine, its in pairs)
@@ -62,9 +62,9 @@ class PerFedAvgClient(ClientModule):
         self.alpha = alpha
         self.own = FrozenCopy(self.model)
         draws = any(isinstance(part, DROPOUTS) and part.p for part in self.model.modules())
-        # Batch norm takes no batch of one example.
-        self._least = 2 if has_batch_norm(self.model) else 1
-        if draws or has_batch_norm(self.model):
+        mixes = has_batch_norm(self.model)
+        self._least = 2 if mixes else 1
+        if draws or mixes:
             self.apart = (
                 "it passes halves of batches, and stacked dropout and batch norm are for whole ones (model)"
             )

@@ -13,6 +13,7 @@ from fedfeat.client import ClientModule
 from fedfeat.clients.width_levels import WidthNetworks
 from fedfeat.clients.worker import Worker
 from fedfeat.errors import ConfigError, UserError
+from fedfeat.executors.stacked.turns import has_phases
 from fedfeat.models.freezing import moving_statistics, still_keys
 from fedfeat.models.frozen import frozen_keys
 from fedfeat.server import Server
@@ -200,8 +201,8 @@ def _check_widths(worker: Worker, setting: Setting) -> None:
 
 def _check_shared_fits(worker: Worker, setting: Setting) -> None:
     """Refuse to share a fit whose phases train some parameters each, where processes wait for all at every step."""
-    strategy, has_phases = worker.trainer.strategy, type(worker.module).phases is not ClientModule.phases
-    if has_phases and worker.lightning.world_size > 1 and "find_unused_parameters" not in strategy:
+    strategy, shared = worker.trainer.strategy, worker.lightning.world_size > 1
+    if shared and has_phases(worker.module) and "find_unused_parameters" not in strategy:
         rule = f"be ddp_find_unused_parameters_true for algorithm={setting.algorithm}, which trains one half at a time"
         raise ConfigError.rule("trainer.strategy", rule, strategy)
 

@@ -54,21 +54,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, and name what would change")
     options = parser.read(argv)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            texts = made(options.root, Path(folder))
-            files = {page: text.encode() for page, text in texts.items()}
-            files |= {
-                f"docs/figures/{path.name}": path.read_bytes() for path in sorted(Path(folder).iterdir())
-            }
+        changed = _renewed(options.root, options.check)
     except (UserError, OSError) as error:
         print(explain(error), file=sys.stderr)
         sys.exit(2)
-    changed = [name for name, new in files.items() if not _holds(options.root / name, new)]
-    for name in changed:
-        print(f"{name} {'would change' if options.check else 'written'}")
-        if not options.check:
-            atomic_write_bytes(options.root / name, files[name])
     sys.exit(1 if options.check and changed else 0)
+
+
+def _renewed(root: Path, check: bool) -> list[str]:
+    """Write what has changed, or with ``check`` nothing; name it."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {page: text.encode() for page, text in made(root, Path(folder)).items()}
+        files |= {f"docs/figures/{path.name}": path.read_bytes() for path in sorted(Path(folder).iterdir())}
+    changed = [name for name, new in files.items() if not _holds(root / name, new)]
+    for name in changed:
+        if not check:
+            atomic_write_bytes(root / name, files[name])
+        print(f"{name} {'would change' if check else 'written'}")
+    return changed
 
 
 def _holds(path: Path, content: bytes) -> bool:

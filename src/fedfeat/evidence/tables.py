@@ -128,12 +128,12 @@ class Tables:
         """Say how many runs each study has and how long they took, then all of them."""
         rows, studies = [], self.archive.campaign.studies
         ended = Counter(cell.study for cell in self.archive.ended)
-        for study in filter(ended.get, studies):
+        hours = {study: self.archive.hours(study) for study in filter(ended.get, studies)}
+        for study, spent in hours.items():
             every = sum(1 for _ in studies[study].cells())
-            rows.append([study, f"{ended[study]} of {every}", f"{self.archive.hours(study):.1f}"])
+            rows.append([study, f"{ended[study]} of {every}", f"{spent:.1f}"])
         if rows:
-            hours = sum(map(self.archive.hours, ended))
-            rows.append(["all of these", str(ended.total()), f"{hours:.1f}"])
+            rows.append(["all of these", str(ended.total()), f"{sum(hours.values()):.1f}"])
         return markdown(["study", "runs", "hours"], rows)
 
     def commits_part(self) -> str:

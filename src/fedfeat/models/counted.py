@@ -43,11 +43,14 @@ class CountedModule(ClippedModule):
     def on_train_end(self) -> None:
         """Lightning hook: put together what the devices of this fit have seen."""
         if self.trainer.world_size > 1:
-            counted = [float(self._loss_sum), self._num_seen]
-            seen = torch.tensor(counted, dtype=torch.float64, device=self.device)
-            self._loss_sum, self._num_seen = self.trainer.strategy.reduce(seen, reduce_op="sum").tolist()
+            self._loss_sum, self._num_seen = self.summed(float(self._loss_sum), self._num_seen)
             for buffer in self.buffers():
                 torch.distributed.broadcast(buffer, 0)
+
+    def summed(self, *numbers: float) -> list[float]:
+        """Sum each number over the devices that share the fit, in float64: examples are counted beyond 2^24."""
+        own = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        return self.trainer.strategy.reduce(own, reduce_op="sum").tolist()
 
     def note(self, loss_sum: float, seen: Sequence[float]) -> None:
         """Note the sum of losses of a stacked fit, and the examples that each of its phases has seen."""
