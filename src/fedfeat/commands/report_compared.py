@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from fedfeat.commands.report_rows import Numbers, chosen, write_number
 from fedfeat.config.objective import more_is_better
 from fedfeat.errors import ConfigError
-from fedfeat.evidence.claims import MIN_SEEDS
 from fedfeat.evidence.comparison import Pair, Rank, complete, pairs, ranks, smallest_p
 from fedfeat.evidence.intervals import LEVEL
+from fedfeat.evidence.rules import MIN_SEEDS
 from fedfeat.runs.labels import Naming, Setting
 from fedfeat.runs.quantities import Metric, is_target, meant
 

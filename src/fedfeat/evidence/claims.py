@@ -6,58 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
-from fedfeat.evidence.intervals import Interval, difference, mean_interval
+from fedfeat.evidence.rules import MIN_SEEDS, Decided, Prediction, Rule, Verdict
 
-Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 Values = Callable[[Sequence[str], str, str, str], Mapping[int, float]]
 """Numbers by seed of (studies, setting, arm, quantity)."""
-
-MIN_SEEDS = 3
-"""Fewer decide nothing."""
-_ROUNDING = 1e-9
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What has to be so: an arm's number, or by how much it is ahead of another's, lies beyond a bound.
-
-    Attributes:
-        arm: The arm.
-        against: The arm whose number is taken off seed by seed; None for the number itself.
-        bound: The number.
-        is_lower: Whether more than the bound is claimed, instead of less.
-    """
-
-    arm: str
-    against: str | None
-    bound: float
-    is_lower: bool
-
-    @property
-    def arms(self) -> list[str]:
-        """Its arms, by the names that a claim gives them."""
-        return [self.arm] if self.against is None else [self.arm, self.against]
-
-    def verdict(self, found: Interval | None) -> Verdict:
-        """Decide by an interval: all of it on the claimed side ``holds``, on the other ``does not hold``."""
-        if found is None:
-            return "not run"
-        if found.num_seeds < MIN_SEEDS or math.isnan(found.mean):
-            return "undecided"
-        # Equal numbers differ by what rounding leaves.
-        above, below = found.low > self.bound + _ROUNDING, found.high < self.bound - _ROUNDING
-        if not above and not below:
-            return "undecided"
-        return "holds" if above == self.is_lower else "does not hold"
-
-    def sentence(self, quantity: str) -> str:
-        """Say it in words."""
-        side = "more" if self.is_lower else "less"
-        if self.against is None:
-            return f"`{quantity}` of {self.arm} is {side} than {self.bound:g}"
-        return f"`{quantity}` of {self.arm} minus that of {self.against} is {side} than {self.bound:g}"
 
 
 @dataclass(frozen=True)
@@ -89,7 +44,7 @@ class Claim:
     studies: tuple[str, ...]
     settings: tuple[str, ...]
     quantity: str
-    rule: Rule
+    rule: Rule | Prediction
     caveat: str = ""
     note: str = ""
     asked_after: bool = False
@@ -106,40 +61,23 @@ class Claim:
 
     def judged(self, values: Values) -> Judgement:
         """Decide by the numbers that there are."""
-        numbers = {
-            setting: [values(self.studies, setting, arm, self.quantity) for arm in self.rule.arms]
+        decided = {
+            setting: self.rule.decided(partial(values, self.studies, setting), self.quantity)
             for setting in self.settings
         }
-        found = {setting: _interval(those) for setting, those in numbers.items()}
-        verdicts = {setting: self.rule.verdict(interval) for setting, interval in found.items()}
-        return Judgement(numbers, found, verdicts, overall(verdicts))
+        return Judgement(decided, overall({setting: one.verdict for setting, one in decided.items()}))
 
 
 class Judgement(NamedTuple):
     """What was decided.
 
     Attributes:
-        numbers: Of each arm of the rule, by setting; of an arm by seed.
-        found: What the rule is about, by setting.
-        verdicts: By setting.
+        decided: By setting.
         verdict: In all.
     """
 
-    numbers: Mapping[str, Sequence[Mapping[int, float]]]
-    found: Mapping[str, Interval | None]
-    verdicts: Mapping[str, Verdict]
+    decided: Mapping[str, Decided]
     verdict: str
-
-
-def _interval(numbers: Sequence[Mapping[int, float]]) -> Interval | None:
-    if len(numbers) == 2:
-        found = difference(*numbers)
-    else:
-        found = mean_interval([*numbers[0].values()]) if numbers[0] else None
-    if found is not None and any(math.isnan(value) for arm in numbers for value in arm.values()):
-        # Also where the other arm lacks that seed.
-        return found._replace(mean=math.nan, low=math.nan, high=math.nan)
-    return found
 
 
 def overall(verdicts: Mapping[str, Verdict]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.campaign import Study
 from fedfeat.evidence.campaign_yaml import among, mapping, read_yaml, texts
-from fedfeat.evidence.claims import Claim, Claims, Reading, Rule
+from fedfeat.evidence.claims import Claim, Claims, Reading
+from fedfeat.evidence.rules import MIN_ARMS, Prediction, Rule
 
 _ROOT_KEYS = ("reading", "claims")
 _READING_KEYS = ("name", "studies", "settings", "quantity", "order", "margin")
@@ -18,6 +19,7 @@ _TEXTS = ("id", "group", "claim", "source", "published", "protocol", "quantity",
 _OPTIONAL = ("settings", "caveat", "note", "asked_after")
 _KEYS = (*_TEXTS, "studies", "settings", "rule", "asked_after")
 _RULE_KEYS = ("arm", "against", "more_than", "less_than")
+_PREDICTION_KEYS = ("predicts", "arms")
 _TARGET = "to_target/"
 
 
@@ -58,8 +60,9 @@ def _reading(node: Mapping[str, Any]) -> Reading:
 def _claim(place: str, node: Any) -> Claim:
     found = mapping(place, node, _KEYS)
     _need(place, found, [key for key in _KEYS if key not in _OPTIONAL])
-    rule = _rule(f"{place}.rule", mapping(f"{place}.rule", found["rule"], _RULE_KEYS))
-    if str(found["quantity"]).startswith(_TARGET) and (rule.against is None or rule.bound):
+    rule = _rule(f"{place}.rule", found["rule"])
+    is_gap = isinstance(rule, Rule) and rule.against is not None and not rule.bound
+    if str(found["quantity"]).startswith(_TARGET) and not is_gap:
         needed = (
             "have against, and 0 as its bound: what reaching a target took is known from below alone of a run that "
             "never came there"
@@ -72,7 +75,10 @@ def _claim(place: str, node: Any) -> Claim:
     return Claim(**words, studies=studies, settings=settings, rule=rule, asked_after=asked_after)
 
 
-def _rule(place: str, node: Mapping[str, Any]) -> Rule:
+def _rule(place: str, found: Any) -> Rule | Prediction:
+    node = mapping(place, found, (*_RULE_KEYS, *_PREDICTION_KEYS))
+    if not node.keys().isdisjoint(_PREDICTION_KEYS):
+        return _prediction(place, mapping(place, found, _PREDICTION_KEYS))
     if "arm" not in node or ("more_than" in node) == ("less_than" in node):
         raise ConfigError.rule(place, "have arm and one of more_than and less_than", dict(node))
     side = "more_than" if "more_than" in node else "less_than"
@@ -81,6 +87,14 @@ def _rule(place: str, node: Mapping[str, Any]) -> Rule:
     if arm == against:
         raise ConfigError.rule(f"{place}.against", "be another arm", against)
     return Rule(arm, None if against is None else str(against), bound, side == "more_than")
+
+
+def _prediction(place: str, node: Mapping[str, Any]) -> Prediction:
+    _need(place, node, _PREDICTION_KEYS)
+    arms = texts(f"{place}.arms", node["arms"])
+    if len({*arms}) < max(len(arms), MIN_ARMS):
+        raise ConfigError.rule(f"{place}.arms", f"be at least {MIN_ARMS}, each named once", [*arms])
+    return Prediction(str(node["predicts"]), arms)
 
 
 def _some(place: str, node: Any) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedfeat.evidence.claims import MIN_SEEDS
 from fedfeat.evidence.intervals import LEVEL, Interval, difference
+from fedfeat.evidence.rules import MIN_SEEDS
 
 Numbers = Mapping[str, Mapping[str, Mapping[int, float]]]
 """By setting and method: number by seed."""

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedfeat.evidence.claims import MIN_SEEDS, Claim, Judgement
+from fedfeat.evidence.claims import Claim, Judgement
 from fedfeat.evidence.intervals import Interval
+from fedfeat.evidence.rules import MIN_SEEDS, Rule
 from fedfeat.runs.figures import PALETTE
 
 if TYPE_CHECKING:
@@ -63,14 +64,15 @@ def forest(judged: Sequence[tuple[Claim, Judgement]]) -> Figure | None:
     return figure
 
 
-def _lines(judged: Sequence[tuple[Claim, Judgement]]) -> Iterator[_Line]:
-    for claim, found in judged:
-        if claim.rule.against is None or "acc" not in claim.quantity:
+def _lines(all_judged: Sequence[tuple[Claim, Judgement]]) -> Iterator[_Line]:
+    for claim, judged in all_judged:
+        rule = claim.rule
+        if not isinstance(rule, Rule) or rule.against is None or "acc" not in claim.quantity:
             continue
-        for setting, interval in found.found.items():
-            if interval is not None and math.isfinite(interval.high):
-                name, verdict = f"{claim.id} {setting}".strip(), found.verdicts[setting]
-                yield _Line(name, claim.rule.bound, interval, verdict, bool(claim.caveat))
+        for setting, one in judged.decided.items():
+            if isinstance(one.found, Interval) and math.isfinite(one.found.high):
+                name = f"{claim.id} {setting}".strip()
+                yield _Line(name, rule.bound, one.found, one.verdict, bool(claim.caveat))
 
 
 def _draw(axes: Axes, lines: Sequence[_Line]) -> None:

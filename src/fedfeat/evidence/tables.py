@@ -14,7 +14,7 @@ from fedfeat.evidence.campaign import Study
 from fedfeat.evidence.campaign_yaml import among
 from fedfeat.evidence.leaderboard import HEADER, rows, trials
 from fedfeat.evidence.pages import Maker
-from fedfeat.evidence.wording import NONE, association_text, markdown, mean_text, number
+from fedfeat.evidence.wording import NONE, apart_text, association_text, markdown, mean_text, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,19 +37,27 @@ class Tables:
         return {name.removesuffix(ending): getattr(self, name) for name in dir(self) if name.endswith(ending)}
 
     def accuracy_part(self, studies: str, quantity: str, arms: str = "", settings: str = "") -> str:
-        """Give a quantity: a line per arm, a column per setting, mean and interval over seeds.
+        """Give quantities: a line per arm, a column per setting and quantity, mean and interval over seeds.
 
         Raises:
-            ConfigError: Runs have ended, and none has it.
+            ConfigError: Runs have ended, and none has a quantity.
         """
-        chosen, rows = self._settings(studies, settings), []
-        for arm in self._arms(studies, arms):
-            texts = [self._mean(studies.split(","), one, arm, quantity) for one in chosen]
-            if any(text != NONE for text in texts):
-                rows.append([arm, *texts])
-        if not rows and any(cell.study in studies.split(",") for cell in self.archive.ended):
-            raise ConfigError.rule("quantity", f"be one that a run of {studies} has", quantity)
-        return markdown(["arm", *(one or quantity for one in chosen)], rows)
+        lines, wanted = self._arms(studies, arms), quantity.split(",")
+        columns = {
+            (setting, one): [self._mean(studies.split(","), setting, arm, one) for arm in lines]
+            for one in wanted
+            for setting in self._settings(studies, settings)
+        }
+        if any(cell.study in studies.split(",") for cell in self.archive.ended):
+            for one in wanted:
+                if all({*texts} == {NONE} for (_, name), texts in columns.items() if name == one):
+                    raise ConfigError.rule("quantity", f"be one that a run of {studies} has", one)
+        rows = [
+            [arm, *line] for arm, *line in zip(lines, *columns.values(), strict=True) if {*line} != {NONE}
+        ]
+        names = (one if len(wanted) > 1 or not setting else "" for setting, one in columns)
+        header = [f"{setting} {name}".strip() for (setting, _), name in zip(columns, names, strict=True)]
+        return markdown(["arm", *header], rows)
 
     def published_part(self, study: str) -> str:
         """Set what a paper or a public code says of each arm beside what is measured, in the quantity that it says."""
@@ -123,6 +131,16 @@ class Tables:
         arms = self._arms(studies, "")
         found = {arm: self.archive.values(studies.split(","), setting, arm, quantity) for arm in arms}
         return {arm: sum(one.values()) / len(one) for arm, one in found.items() if one}
+
+    def apart_part(self, studies: str, one: str, other: str, quantity: str) -> str:
+        """Say how far two arms that should be equal come apart, from seed to seed and in a mean of three."""
+        settings = self._settings(studies, "")
+        numbers = [
+            [self.archive.values(studies.split(","), setting, arm, quantity) for arm in (one, other)]
+            for setting in settings
+        ]
+        gaps = [left[seed] - right[seed] for left, right in numbers for seed in left.keys() & right.keys()]
+        return apart_text(gaps)
 
     def hours_part(self) -> str:
         """Say how many runs each study has and how long they took, then all of them."""

@@ -10,11 +10,12 @@ from pathlib import Path
 from fedfeat.config.objective import judged_by
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.archive import Archive
-from fedfeat.evidence.claims import MIN_SEEDS, Claim, Claims, Judgement, Values
+from fedfeat.evidence.claims import Claim, Claims, Judgement, Values
 from fedfeat.evidence.forest import forest
 from fedfeat.evidence.intervals import LEVEL
+from fedfeat.evidence.rules import Prediction
 from fedfeat.evidence.tables import Tables
-from fedfeat.evidence.wording import NONE, interval_text, levels_text, markdown, number
+from fedfeat.evidence.wording import NONE, found_text, levels_text, markdown, number
 from fedfeat.runs.finished import Run
 
 _RANKED = "No run beside a published number yet; on small digits: [leaderboard](../leaderboard.md)."
@@ -95,21 +96,18 @@ class Verdicts(Tables):
         from scipy.stats import false_discovery_control
 
         tested = {
-            f"{claim.id} {setting}".strip(): (interval.p_value(claim.rule.bound), found.verdicts[setting])
-            for claim, found in self.judged
-            for setting, interval in found.found.items()
-            if interval is not None and interval.num_seeds >= MIN_SEEDS
-            if math.isfinite(interval.mean) and math.isfinite(interval.high)
+            f"{claim.id} {setting}".strip(): one
+            for claim, judged in self.judged
+            for setting, one in judged.decided.items()
+            if not math.isnan(one.p_value)
         }
         if not tested:
-            return "No interval is there yet.\n"
-        corrected = false_discovery_control([p for p, _ in tested.values()])
-        decided = [name for name, (_, verdict) in tested.items() if verdict != "undecided"]
+            return "Nothing is tested yet.\n"
+        corrected = false_discovery_control([one.p_value for one in tested.values()])
+        decided = [name for name, one in tested.items() if one.verdict != "undecided"]
         lost = [name for name, p in zip(tested, corrected, strict=True) if name in decided and p > 1 - LEVEL]
         names = ", ".join(f"`{name}`" for name in lost) or "none"
-        return (
-            f"{len(decided)} of {len(tested)} intervals decide; with the correction these do not: {names}.\n"
-        )
+        return f"{len(decided)} of {len(tested)} tests decide; with the correction these do not: {names}.\n"
 
     def method_part(self, algorithms: str) -> str:
         """Give what was measured with a method, beside what is published of it, and the claims about these runs."""
@@ -142,7 +140,9 @@ class Verdicts(Tables):
         return {self.board.run(cell).setting["algorithm.name"] for cell in arms.values()}
 
     def _arms_of(self, claim: Claim) -> set[str | None]:
-        """Give the arms of a claim by the names of their runs."""
+        """Give the arms of a claim by the names of their runs; one over many arms tells of none of them."""
+        if isinstance(claim.rule, Prediction):
+            return set()
         named = {self.claims.reading.name: self.chosen}
         return {named.get(arm, arm) for arm in claim.rule.arms}
 
@@ -212,9 +212,9 @@ def _caveat(claim: Claim) -> str:
 
 def _measured(claim: Claim, judged: Judgement) -> str:
     texts = []
-    for setting, found in judged.found.items():
-        text = "not yet" if found is None else interval_text(found, claim.quantity)
-        if found is not None and claim.rule.against is not None:
-            text = f"{levels_text(judged.numbers[setting], claim.quantity)}: {text}"
+    for setting, one in judged.decided.items():
+        text = found_text(one.found, claim.quantity)
+        if one.found is not None and len(one.numbers) > 1:
+            text = f"{levels_text(one.numbers, claim.quantity)}: {text}"
         texts.append(f"{setting}: {text}" if setting else text)
     return "; ".join(texts)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fedfeat.evidence.association import Association
-from fedfeat.evidence.intervals import Interval, Needed, mean_interval
+from fedfeat.evidence.intervals import LEVEL, Interval, Needed, mean_interval
 from fedfeat.runs.text import markdown_table
 
 NONE = "-"
@@ -15,6 +15,15 @@ NONE = "-"
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table, or that it has no rows yet."""
     return markdown_table(header, rows) if rows else "No run is finished yet.\n"
+
+
+def found_text(found: Interval | Association | None, quantity: str = "") -> str:
+    """Write what a rule is about, or that there is nothing of it yet."""
+    if found is None:
+        return "not yet"
+    if isinstance(found, Association):
+        return association_text(found)
+    return interval_text(found, quantity)
 
 
 def interval_text(found: Interval, quantity: str = "") -> str:
@@ -94,6 +103,24 @@ def association_text(found: Association) -> str:
     if math.isnan(found.rho):
         return NONE
     return f"{number(found.rho)} (p {number(found.p_value)}, {found.num_arms} arms)"
+
+
+def apart_text(gaps: Sequence[float]) -> str:
+    """Write the size of differences that are chance, and the half of an interval of three seeds that it makes.
+
+    Args:
+        gaps: The differences, whose true mean is 0.
+    """
+    from scipy import stats
+
+    if not gaps:
+        return "No run is finished yet.\n"
+    size = math.sqrt(sum(gap**2 for gap in gaps) / len(gaps))
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(gaps))) * size / math.sqrt(3)
+    return (
+        f"{number(size)} (root of the mean square of {len(gaps)}), which makes {number(half)} of half a 95 % interval "
+        f"of three seeds.\n"
+    )
 
 
 def number(value: float, places: int | None = None, quantity: str = "") -> str:

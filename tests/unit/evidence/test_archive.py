@@ -160,6 +160,37 @@ def test_a_table_says_how_many_runs_have_diverged(tmp_path):
     assert "| b | - | 1 diverged |" in table
 
 
+def test_a_table_has_a_column_for_each_setting_and_quantity(tmp_path):
+    archive = Archive(Campaign("k", (), {}, STUDIES), tmp_path)
+    store(tmp_path, Cell("one", "x", "a", "", 0), [0.1, 0.9], None)
+    store(tmp_path, Cell("one", "y", "a", "", 0), [0.1, 0.5], None)
+    tables = Tables(archive, tmp_path)
+    table = tables.accuracy_part("one", "global/acc,last2/global/acc")
+    assert table.startswith(
+        "| arm | x global/acc | y global/acc | x last2/global/acc | y last2/global/acc |\n"
+    )
+    assert "| a | 0.900 (1) | 0.500 (1) | 0.500 (1) | 0.300 (1) |" in table
+    assert tables.accuracy_part("one", "global/acc").startswith("| arm | x | y |\n")
+    with pytest.raises(
+        ConfigError, match="quantity must be one that a run of one has, but it is 'globl/acc'"
+    ):
+        tables.accuracy_part("one", "global/acc,globl/acc")
+
+
+def test_it_is_told_how_far_equal_arms_come_apart(tmp_path):
+    tables = Tables(Archive(Campaign("k", (), {}, STUDIES), tmp_path), tmp_path)
+    assert tables.apart_part("one", "a", "b", "global/acc") == "No run is finished yet.\n"
+    for setting, seed, gap in (("x", 0, 0.03), ("x", 1, -0.04), ("y", 0, 0.0)):
+        store(tmp_path, Cell("one", setting, "a", "", seed), [0.1, 0.5 + gap], None)
+        store(tmp_path, Cell("one", setting, "b", "", seed), [0.1, 0.5], None)
+    store(tmp_path, Cell("one", "y", "a", "", 1), [0.1, 0.9], None)  # which b lacks
+    tables = Tables(Archive(Campaign("k", (), {}, STUDIES), tmp_path), tmp_path)
+    # (.0025 / 3) ** .5, then 3.182 (t of three) times that by the root of three.
+    assert tables.apart_part("one", "a", "b", "global/acc") == (
+        "0.029 (root of the mean square of 3), which makes 0.053 of half a 95 % interval of three seeds.\n"
+    )
+
+
 def test_what_is_published_stands_beside_an_arm_that_has_diverged(tmp_path):
     archive = Archive(Campaign("k", (), {}, STUDIES), tmp_path)
     cell = Cell("one", "x", "a", "", 0)

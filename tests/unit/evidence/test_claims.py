@@ -8,9 +8,10 @@ import yaml
 
 from fedfeat.errors import ConfigError
 from fedfeat.evidence.campaign import Study
-from fedfeat.evidence.claims import Claim, Reading, Rule, overall
+from fedfeat.evidence.claims import Claim, Reading, overall
 from fedfeat.evidence.claims_file import read_claims
 from fedfeat.evidence.intervals import Interval, difference
+from fedfeat.evidence.rules import Prediction, Rule
 
 MORE = Rule("a", "b", 0.01, is_lower=True)
 LESS = Rule("a", "b", 0.01, is_lower=False)
@@ -76,11 +77,64 @@ def claim(rule, settings=("x", "y")):
 def test_a_claim_is_judged_in_every_setting():
     judged = claim(Rule("a", "b", 0.0, is_lower=True)).judged(values)
     assert judged.verdict == "holds only with x"
-    assert judged.found["x"].mean == pytest.approx(0.4)
+    assert judged.decided["x"].found.mean == pytest.approx(0.4)
+    assert judged.decided["x"].numbers == [NUMBERS["x", "a"], NUMBERS["x", "b"]]
     alone = claim(Rule("a", None, 0.89, is_lower=True), ("x",)).judged(values)
-    assert alone.found["x"].mean == pytest.approx(0.91)
+    assert alone.decided["x"].found.mean == pytest.approx(0.91)
     assert alone.verdict == "undecided"  # .91 +- .0248 holds the bound
-    assert claim(Rule("a", "c", 0.0, is_lower=True), ("x",)).judged(values).found == {"x": None}
+    absent = claim(Rule("a", "c", 0.0, is_lower=True), ("x",)).judged(values)
+    assert (absent.decided["x"].found, absent.verdict) == (None, "not run")
+
+
+@pytest.mark.parametrize("numbers", [[0.5, 0.6], [0.5, math.nan, 0.6], [math.inf] * 3, []])
+def test_what_too_few_finite_numbers_say_is_no_test(numbers):
+    rule = Rule("a", None, 0.0, is_lower=True)
+    assert math.isnan(rule.decided(lambda arm, quantity: dict(enumerate(numbers)), "q").p_value)
+    tested = rule.decided(lambda arm, quantity: dict(enumerate([0.5, 0.6, 0.7])), "q")
+    # t is .6 / (.1 / 3 ** .5) = 10.39 of two degrees of freedom.
+    assert tested.p_value == pytest.approx(0.00913, abs=1e-5)
+
+
+ORDERED = Prediction("acc", ("a", "b", "c", "d", "e", "f"))
+
+
+def over_arms(order, seeds=3):
+    """Give numbers whose means have an order, and arms' letters as what predicts it."""
+
+    def numbers(arm, quantity):
+        mean = float(ORDERED.arms.index(arm)) if quantity == "agreement" else float(order.index(arm))
+        return {seed: mean + 0.1 * (seed - 1) for seed in range(seeds if arm == "f" else 3)}
+
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("order", "rho", "p", "verdict"),
+    [
+        ("abcdef", 1.0, 2 / 720, "holds"),
+        ("fedcba", -1.0, 2 / 720, "does not hold"),
+        # 1 - 6 * (sum of squared differences of ranks) / (6 * 35); five swaps of neighbours and no change are so near.
+        ("abcdfe", 1 - 6 * 2 / 210, 12 / 720, "holds"),
+        ("abcdfe"[::-1], 6 * 2 / 210 - 1, 12 / 720, "does not hold"),
+        ("badcfe", 1 - 6 * 6 / 210, 42 / 720, "undecided"),
+    ],
+)
+def test_a_prediction_is_decided_by_the_order_of_arms(order, rho, p, verdict):
+    found = ORDERED.decided(over_arms(order), "agreement")
+    assert found.found.rho == pytest.approx(rho)
+    assert found.p_value == found.found.p_value == pytest.approx(p)
+    assert found.verdict == verdict
+    assert "over a, b, c, d, e, f the rank correlation of `x` with `acc`" in ORDERED.sentence("x")
+
+
+def test_a_prediction_takes_arms_of_three_seeds():
+    # Five arms are left, in one order: 2 of 120.
+    found = ORDERED.decided(over_arms("fabcde", seeds=2), "agreement")
+    assert found.found == (pytest.approx(1.0), pytest.approx(2 / 120), 5)
+    nothing = ORDERED.decided(lambda arm, quantity: {}, "agreement")
+    assert (nothing.found, nothing.verdict) == (None, "not run")
+    alike = ORDERED.decided(lambda arm, quantity: {0: 1.0, 1: 1.0, 2: 1.0}, "agreement")
+    assert (alike.verdict, math.isnan(alike.p_value)) == ("undecided", True)
 
 
 def test_the_reading_is_the_first_that_is_nowhere_far_below_the_best():
@@ -157,6 +211,21 @@ READING = {"name": "r", "studies": ["s"], "settings": [""], "quantity": "q", "or
         (
             {"quantity": "to_target/0.5/rounds", "rule": {"arm": "a", "against": "b", "less_than": 9}},
             "claims[0].rule must have against, and 0 as its bound",
+        ),
+        ({"rule": {"predicts": "acc"}}, "claims[0].rule must have arms"),
+        ({"rule": {"arms": ["a"]}}, "claims[0].rule must have predicts"),
+        (
+            {"rule": {"predicts": "acc", "arms": ["a", "b", "c", "d"]}},
+            "claims[0].rule.arms must be at least 5, each named once",
+        ),
+        (
+            {"rule": {"predicts": "acc", "arms": [*"abcdee"]}},
+            "claims[0].rule.arms must be at least 5, each named once",
+        ),
+        ({"rule": {"predicts": "acc", "arms": [*"abcde"], "more_than": 0}}, "claims[0].rule.more_than"),
+        (
+            {"quantity": "to_target/0.5/rounds", "rule": {"predicts": "acc", "arms": [*"abcde"]}},
+            "claims[0].rule must have against",
         ),
         # Of a run that never came there it is known from below alone: it could be less than nothing.
         (

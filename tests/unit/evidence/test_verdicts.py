@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from fedfeat.errors import ConfigError
-from fedfeat.evidence.claims import Claim, Claims, Reading, Rule
+from fedfeat.evidence.claims import Claim, Claims, Reading
+from fedfeat.evidence.rules import Rule
 from fedfeat.evidence.verdicts import Verdicts
 
 
@@ -52,17 +53,15 @@ STRONG, WEAK, NONE = [1.0, 1.1, 0.95], [1.0, 1.6, 0.9], [1.0, -1.9, 0.1]
 def test_a_decision_that_stands_alone_may_fall_with_many(verdicts):
     """Benjamini and Hochberg: of one p nothing changes; the weak of four has p * 4 / 2, beyond .05."""
     verdicts.__dict__["judged"] = [judged_as("weak", WEAK)]
-    assert verdicts.corrected_part() == "1 of 1 intervals decide; with the correction these do not: none.\n"
+    assert verdicts.corrected_part() == "1 of 1 tests decide; with the correction these do not: none.\n"
     others = [judged_as("strong", STRONG), judged_as("none", NONE, "10x3"), judged_as("nothing", NONE)]
     verdicts.__dict__["judged"] = [judged_as("weak", WEAK, "10x5"), *others]
-    assert (
-        "2 of 4 intervals decide; with the correction these do not: `weak 10x5`." in verdicts.corrected_part()
-    )
+    assert "2 of 4 tests decide; with the correction these do not: `weak 10x5`." in verdicts.corrected_part()
 
 
 def test_two_seeds_are_not_tested(verdicts):
     verdicts.__dict__["judged"] = [judged_as("two", [1.0, 1.1])]
-    assert verdicts.corrected_part() == "No interval is there yet.\n"
+    assert verdicts.corrected_part() == "Nothing is tested yet.\n"
 
 
 def test_a_verdict_is_not_read_without_its_caveat(verdicts):
