@@ -118,7 +118,7 @@ class Prediction:
         """Say it in words."""
         return (
             f"over {', '.join(self.arms)} the rank correlation of `{quantity}` with `{self.target}` is more than 0, "
-            f"and by chance as far from it in at most one order of twenty"
+            f"with p at most {1 - LEVEL:.2f} in a permutation test of the arms' order"
         )
 
     def _means(self, numbers: Numbers, quantity: str) -> dict[str, float]:

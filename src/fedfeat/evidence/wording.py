@@ -118,8 +118,8 @@ def apart_text(gaps: Sequence[float]) -> str:
     size = math.sqrt(sum(gap**2 for gap in gaps) / len(gaps))
     half = float(stats.t.ppf((1 + LEVEL) / 2, len(gaps))) * size / math.sqrt(3)
     return (
-        f"{number(size)} (root of the mean square of {len(gaps)}), which makes {number(half)} of half a 95 % interval "
-        f"of three seeds.\n"
+        f"{number(size)} from seed to seed (root of the mean square of {len(gaps)}); "
+        f"{number(half)} in a mean of three seeds (half a 95 % interval).\n"
     )
 
 
