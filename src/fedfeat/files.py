@@ -103,10 +103,15 @@ def atomic_write_text(path: str | Path, text: str) -> None:
     atomic_write_bytes(path, text.encode())
 
 
+def atomic_write_json(path: str | Path, fields: Mapping[str, Any], indent: int | None = 2) -> None:
+    """Write fields as JSON to `path` completely or not at all."""
+    atomic_write_text(path, json.dumps(fields, indent=indent) + "\n")
+
+
 def write_once(path: Path, fields: Mapping[str, Any], indent: int | None = 2) -> None:
     """Write fields as JSON where no file is: what a run began with stays as it was."""
     if not path.exists():
-        atomic_write_text(path, json.dumps(fields, indent=indent) + "\n")
+        atomic_write_json(path, fields, indent)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 See methods/fed2.md#depth.
 """
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +22,7 @@ from fedfeat.data.federated import FederatedData
 from fedfeat.errors import ConfigError
 from fedfeat.features.diagnostics import AlignmentProbe
 from fedfeat.features.preference import choose_depth, total_variance, tv_threshold
-from fedfeat.files import atomic_write_text, fields_of
+from fedfeat.files import atomic_write_json, fields_of
 from fedfeat.models.group_plan import numbered_layers
 from fedfeat.models.grouped import GroupSeparation
 from fedfeat.models.network import Network
@@ -94,7 +93,7 @@ def depth_by_warmup(
         "reason": reason,
         **{name: update.metrics[name] for name in _COST},
     }
-    atomic_write_text(run_dir / FILE, json.dumps(found, indent=2) + "\n")
+    atomic_write_json(run_dir / FILE, found)
     return depth
 
 

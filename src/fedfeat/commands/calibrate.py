@@ -4,7 +4,6 @@ Every client would send the moments of its features by class; here they are comp
 themselves stay as they are.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from fedfeat.commands.reopen import add_trust, each, readable_runs
 from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.command_line import Parser, number, one_sentence
 from fedfeat.config.conditions import integer, interval
-from fedfeat.files import atomic_write_bytes, atomic_write_text
+from fedfeat.files import atomic_write_bytes, atomic_write_json, atomic_write_text
 from fedfeat.runs.text import csv_table
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def write(found: Sequence["Calibrated"], settings: "Settings", out: Path) -> lis
     paths = [out / "calibration.csv", out / "calibration.json"]
     atomic_write_text(paths[0], csv_table(rows(found)))
     record = asdict(settings) | {"training": settings.training._asdict()}
-    atomic_write_text(paths[1], json.dumps(record, indent=2) + "\n")
+    atomic_write_json(paths[1], record)
     for place, one in enumerate(found, start=1):
         suffix = f"_{place}" if len(found) > 1 else ""
         paths.append(out / f"calibrated_last_layer{suffix}.safetensors")

@@ -5,7 +5,6 @@ that they answer to most. The run itself stays as it is, and nothing trains with
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -19,7 +18,7 @@ from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.arguments import check_targets
 from fedfeat.config.command_line import Parser, one_sentence
 from fedfeat.errors import ConfigError
-from fedfeat.files import atomic_write_text
+from fedfeat.files import atomic_write_json, atomic_write_text
 from fedfeat.runs.text import csv_table, markdown_table
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def write(found: Sequence["Inspection"], out: Path, asked: "Asked | None" = None
         raise ConfigError.rule("DIR", rule, f"{found[0].name} and {other.name} with others")
     paths = [out / "features.csv", out / "features.json"]
     atomic_write_text(paths[0], csv_table(rows(found)))
-    atomic_write_text(paths[1], json.dumps(_record(found, asked), indent=2) + "\n")
+    atomic_write_json(paths[1], _record(found, asked))
     named = by_name(found)
     encoded = {name: one.alignment for name, one in named.items() if one.alignment is not None}
     alone = {name: one.server for name, one in named.items() if one.server is not None}

@@ -1,6 +1,5 @@
 """One run in its directory: checked, begun or gone on with, and finished."""
 
-import json
 import logging
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -18,7 +17,7 @@ from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import check_objective
 from fedfeat.config.rules import check, check_complete, check_presets
 from fedfeat.errors import CheckpointError, DataError, UserError
-from fedfeat.files import atomic_write_text
+from fedfeat.files import atomic_write_json, atomic_write_text
 from fedfeat.runs import directory as rundir
 from fedfeat.runs.client_values import write_client_values
 from fedfeat.runs.data_facts import DataFacts, check_same_data
@@ -204,7 +203,7 @@ def _finish(experiment: "Experiment", summary: dict[str, Any]) -> None:
             logger.picture(name, path)
     _tell(experiment, summary)
     # Written last: its presence says that the run is finished.
-    atomic_write_text(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    atomic_write_json(run_dir / "summary.json", summary)
 
 
 def _tell(experiment: "Experiment", summary: dict[str, Any]) -> None:

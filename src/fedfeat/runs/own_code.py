@@ -11,7 +11,7 @@ from typing import Any
 
 from fedfeat.config.origin import is_own
 from fedfeat.config.trust import targets
-from fedfeat.files import atomic_write_text
+from fedfeat.files import atomic_write_json
 from fedfeat.runs.provenance import uncommitted
 
 FILE = "own_code.json"
@@ -56,7 +56,7 @@ def note_own_code(run_dir: Path, config: Mapping[str, Any]) -> None:
             for name, now in digests(config, stored).items()
         }
         if kept and kept != stored:
-            atomic_write_text(run_dir / FILE, json.dumps(kept, indent=2) + "\n")
+            atomic_write_json(run_dir / FILE, kept)
 
 
 def warn_of_other_code(run_dir: Path, config: Mapping[str, Any]) -> None:
