@@ -79,10 +79,17 @@ def test_a_cached_run_goes_on_from_its_middle_to_the_same_weights(algorithm, cli
         assert json.loads(path.read_text())["weights_sha256"] == expected["weights_sha256"]
 
 
-def test_a_run_whose_file_of_weights_has_changed_is_refused(cli, tmp_path):
+def test_a_run_whose_file_of_weights_has_changed_is_refused(cli, tmp_path, caplog):
     given = start(tmp_path / "start.safetensors")
     command = [*SMALL, given, "model.freeze=[encoder]"]
     assert cli(*command).code == 0
+    start(tmp_path / "start.safetensors", seed=1)
+    finished = cli(*command)
+    assert finished.code == 2
+    assert "model.weights must be the file that the run in " in finished.stderr
+    (tmp_path / "start.safetensors").unlink()
+    assert cli(*command).code == 0
+    assert "had these weights is unknown: model.weights must name a file that can be read" in caplog.text
     (tmp_path / "run" / "summary.json").unlink()
     start(tmp_path / "start.safetensors", seed=1)
     outcome = cli(*command)

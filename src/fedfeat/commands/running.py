@@ -16,7 +16,7 @@ from fedfeat.commands.parts import build_data
 from fedfeat.config.explain import as_user_error, explain
 from fedfeat.config.objective import check_objective
 from fedfeat.config.rules import check, check_complete, check_presets
-from fedfeat.errors import CheckpointError, DataError, UserError
+from fedfeat.errors import CheckpointError, ConfigError, DataError, UserError
 from fedfeat.files import atomic_write_json, atomic_write_text
 from fedfeat.runs import directory as rundir
 from fedfeat.runs.client_values import write_client_values
@@ -24,7 +24,7 @@ from fedfeat.runs.data_facts import DataFacts, check_same_data
 from fedfeat.runs.leftovers import sweep
 from fedfeat.runs.own_code import note_own_code, warn_of_other_code
 from fedfeat.runs.sweep_names import directory_name
-from fedfeat.runs.weight_files import note_weights
+from fedfeat.runs.weight_files import check_same_weights, note_weights
 
 if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
@@ -87,6 +87,7 @@ def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[s
         warn_of_other_code(run_dir, config)
     summary = rundir.finished_summary(run_dir)
     if summary is not None:
+        _check_weights(config, run_dir)
         _check_examples(cfg, config, run_dir)
         _log.info("The run in %s is finished; nothing to do.", run_dir)
         return summary
@@ -100,6 +101,14 @@ def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[s
         if primary:
             _finish(experiment, summary)
     return summary
+
+
+def _check_weights(config: Mapping[str, Any], run_dir: Path) -> None:
+    """Refuse a finished run that began with other weights than those that are asked for."""
+    try:
+        check_same_weights(run_dir, config)
+    except ConfigError as error:
+        _log.warning("Whether the run in %s had these weights is unknown: %s", run_dir, error)
 
 
 def _check_examples(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> None:
