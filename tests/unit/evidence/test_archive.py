@@ -187,7 +187,8 @@ def test_it_is_told_how_far_equal_arms_come_apart(tmp_path):
     tables = Tables(Archive(Campaign("k", (), {}, STUDIES), tmp_path), tmp_path)
     # (.0025 / 3) ** .5, then 3.182 (t of three) times that by the root of three.
     assert tables.apart_part("one", "a", "b", "global/acc") == (
-        "0.029 from seed to seed (root of the mean square of 3); 0.053 in a mean of three seeds (half a 95 % interval).\n"
+        "0.029 from seed to seed (root of the mean square of 3); "
+        "0.053 in a mean of three seeds (half a 95 % interval).\n"
     )
 
 
