@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedfeat.files import atomic_write_text
+from fedfeat.files import atomic_write_json
 
 if TYPE_CHECKING:
     from fedfeat.data.examples import Dataset
@@ -60,7 +60,7 @@ class Note(NamedTuple):
 
     def write(self, path: Path) -> None:
         """Write it."""
-        atomic_write_text(path, json.dumps(self._asdict()) + "\n")
+        atomic_write_json(path, self._asdict(), indent=None)
 
 
 def noted(path: Path, stamp: str, compute: Callable[[], str]) -> str:

@@ -15,7 +15,7 @@ import yaml
 
 from fedfeat.config.search_path import overrides
 from fedfeat.errors import ConfigError
-from fedfeat.files import atomic_write_bytes, atomic_write_text
+from fedfeat.files import atomic_write_bytes, atomic_write_json, atomic_write_text
 from fedfeat.runs.directory import (
     DATA,
     FAILURE,
@@ -133,7 +133,7 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
         place / "overrides.yaml", yaml.safe_dump(without_passwords([*words]), sort_keys=False, width=1000)
     )
     if digests := fingerprint_of(run_dir):
-        atomic_write_text(place / DATA, json.dumps({"fingerprint": digests}) + "\n")
+        atomic_write_json(place / DATA, {"fingerprint": digests}, indent=None)
     followed = [f"{THEN}/{path.name}" for path in sorted((run_dir / THEN).glob("*.csv"))]
     # What says that a run has ended comes last: with it a run is there.
     names = (METRICS, FAILURE) if diverged else (*further, *followed, *KEPT)

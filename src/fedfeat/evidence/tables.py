@@ -55,8 +55,9 @@ class Tables:
         rows = [
             [arm, *line] for arm, *line in zip(lines, *columns.values(), strict=True) if {*line} != {NONE}
         ]
-        names = (one if len(wanted) > 1 or not setting else "" for setting, one in columns)
-        header = [f"{setting} {name}".strip() for (setting, _), name in zip(columns, names, strict=True)]
+        header = [
+            setting if setting and one == quantity else f"{setting} {one}".strip() for setting, one in columns
+        ]
         return markdown(["arm", *header], rows)
 
     def published_part(self, study: str) -> str:
