@@ -65,14 +65,15 @@ def _page_path(args: argparse.Namespace) -> Path | None:
     """Give where the page goes; None where none is asked for.
 
     Raises:
-        ConfigError: It is a folder.
+        ConfigError: Something else is there, such as a folder or a device.
     """
     if args.html is None:
         return None
     path = args.out / "report.html" if args.html == "" else Path(args.html)
-    if path.is_dir():
+    if path.exists() and not path.is_file():
         raise ConfigError.rule("--html", "be a file, behind the folders of the runs", args.html)
-    return path
+    # The new file takes the place of the old one, which must not be the link.
+    return path.resolve() if path.is_symlink() else path
 
 
 def _parser() -> Parser:

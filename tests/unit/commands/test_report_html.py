@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
 from html.parser import HTMLParser
 
@@ -237,14 +238,27 @@ def test_equal_runs_give_an_equal_page(place, page):
 
 
 def test_where_it_goes(place, tmp_path, capsys):
-    target = tmp_path / "elsewhere" / "mine.html"
-    main([str(place / "in"), "--x", "algorithm", "--out", str(tmp_path / "o"), "--html", str(target)])
+    target, link = tmp_path / "elsewhere" / "mine.html", tmp_path / "link.html"
+    target.parent.mkdir()
+    target.write_text("of another day")
+    link.symlink_to(target)
+    main([str(place / "in"), "--x", "algorithm", "--out", str(tmp_path / "o"), "--html", str(link)])
+    assert link.is_symlink()
     assert target.read_text().startswith("<!doctype html>")
     assert str(target) in capsys.readouterr().out.replace("\n", "")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_left_alone(place, tmp_path, capsys, kind):
+    """Nor is a device, which the page would replace where that is allowed."""
+    target = tmp_path / "there"
+    target.mkdir() if kind == "folder" else os.mkfifo(target)
     with pytest.raises(SystemExit, match="2"):
-        main([str(place / "in"), "--out", str(tmp_path / "p"), "--html", str(tmp_path)])
+        main([str(place / "in"), "--out", str(tmp_path / "p"), "--html", str(target)])
     assert "--html must be a file, behind the folders of the runs, but it is" in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
+    assert target.exists()
+    assert not target.is_file()
 
 
 def test_runs_without_further_files_and_with_damaged_ones_have_a_page(tmp_path):
