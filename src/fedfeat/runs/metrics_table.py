@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NOT_FINITE = ("nan", "inf", "-inf")
-_ATTRIBUTE = "not_finite_since"
+_ATTRIBUTE = "not_finite"  # rounds by column, the first one first
 _COSTS = ("comm/", "compute/", "time/", "cohort_size")
 
 
@@ -36,7 +36,7 @@ def read_metrics(path: str | Path) -> pd.DataFrame:
     if "round" in table:
         written = text.apply(lambda column: column.str.strip().str.lower().isin(_NOT_FINITE))
         table.attrs[_ATTRIBUTE] = {
-            name: float(table["round"][written[name]].iloc[0]) for name in table if written[name].any()
+            name: table["round"][written[name]].tolist() for name in table if written[name].any()
         }
     return table
 
@@ -52,28 +52,29 @@ def with_divergence(table: pd.DataFrame) -> pd.DataFrame:
     lost = [name for name in table if name != "round" and not name.startswith(_COSTS)]
     end = {**last, **dict.fromkeys(lost, float("nan")), "round": last["round"] + 1}
     extended = pd.concat([table, pd.DataFrame([end])], ignore_index=True)
-    extended.attrs[_ATTRIBUTE] = dict.fromkeys(lost, float(end["round"])) | table.attrs.get(_ATTRIBUTE, {})
+    rounds = table.attrs.get(_ATTRIBUTE, {})
+    extended.attrs[_ATTRIBUTE] = rounds | {name: [*rounds.get(name, ()), end["round"]] for name in lost}
     return extended
 
 
 def not_finite_since(table: pd.DataFrame, column: str) -> float | None:
     """Give the first round in which ``nan`` or ``inf`` stands in a column, or None."""
-    first: float | None = table.attrs.get(_ATTRIBUTE, {}).get(column)
-    return first
+    rounds: list[float] | None = table.attrs.get(_ATTRIBUTE, {}).get(column)
+    return rounds[0] if rounds else None
 
 
 def last_value(table: pd.DataFrame, column: str) -> float | None:
-    """Give a column's last number; NaN where it has diverged by the last row, None where all of it is empty.
+    """Give a column's last number; NaN or infinity where that stands behind it, None where all of it is empty.
 
     Args:
         table: All rows of `read_metrics`, or the first of them.
         column: The column.
     """
-    values, since = table[column].to_numpy(float), not_finite_since(table, column)
-    if len(values) and not np.isfinite(values[-1]) and since is not None and since <= table["round"].iloc[-1]:
-        return float(values[-1])
-    finite = values[np.isfinite(values)]
-    return float(finite[-1]) if len(finite) else None
+    written, rounds = table[column].notna(), table.attrs.get(_ATTRIBUTE, {}).get(column)
+    if rounds:
+        written |= table["round"].isin(rounds)
+    values = table[column][written]
+    return float(values.iloc[-1]) if len(values) else None
 
 
 def mean_and_std(runs: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:

@@ -26,6 +26,18 @@ def test_what_is_empty_is_nan_and_nan_is_known_as_such(tmp_path):
     assert np.isnan(last_value(found, "b"))
 
 
+@pytest.mark.parametrize(
+    ("cells", "last"), [(["nan", ".5", ""], 0.5), ([".5", "nan", ""], np.nan), (["nan", ".5", "inf"], np.inf)]
+)
+def test_a_number_that_comes_back_is_the_last_one(tmp_path, cells, last):
+    """A metric of some rounds alone may end in an empty cell, whatever it was before."""
+    path = tmp_path / "metrics.csv"
+    path.write_text("round,a\n" + "".join(f"{at},{cell}\n" for at, cell in enumerate(cells)))
+    np.testing.assert_equal(last_value(read_metrics(path), "a"), last)
+    # And among the first rounds alone.
+    np.testing.assert_equal(last_value(read_metrics(path)[:2], "a"), float(cells[1]))
+
+
 def test_what_is_no_table_is_named(tmp_path):
     (tmp_path / "metrics.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(
