@@ -22,8 +22,9 @@ from fedfeat.data.packed import SUFFIX, write_packed
 from fedfeat.data.torchvision_sets import SOURCES, named
 from fedfeat.errors import UserError
 from fedfeat.files import remove_leftovers, scratch_folder
-from fedfeat.runs.directory import locked
+from fedfeat.runs.directory import locked, stored_config
 from fedfeat.runs.provenance import git_commit
+from fedfeat.runs.weight_files import check_same_weights, files
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "uv.lock"
@@ -77,11 +78,20 @@ def run_files(run: Path) -> Iterator[tuple[str, Path]]:
 
 
 def run_words(run: Path) -> list[str]:
-    """Give the overrides that a run was started with, but for those about places."""
-    path = run / ".hydra" / "overrides.yaml"
-    if not path.is_file():
-        raise Refused(f"--run must be the directory of a run, but {run} has no .hydra/overrides.yaml.")
-    return [word for word in yaml.safe_load(path.read_text()) if not ELSEWHERE.match(word)]
+    """Give the overrides that a run was started with, but for those about places of that machine."""
+    for name in (".hydra/overrides.yaml", "config.yaml"):
+        if not (run / name).is_file():
+            raise Refused(f"--run must be the directory of a run, but {run} has no {name}.")
+    words = yaml.safe_load((run / ".hydra" / "overrides.yaml").read_text())
+    weights = [f"++{key}=${{oc.env:FEDFEAT_ROOT}}/weights/{key}" for key in run_weights(run)]
+    return [word for word in words if not ELSEWHERE.match(word)] + weights
+
+
+def run_weights(run: Path) -> dict[str, Path]:
+    """Give the files of weights that a run began with, by their keys."""
+    config = stored_config(run)
+    check_same_weights(run, config)
+    return files(config)
 
 
 def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -118,6 +128,7 @@ def pack(options: argparse.Namespace) -> None:
         if options.run is not None:
             stack.enter_context(locked(options.run, key="--run"))
             entries += run_files(options.run)
+            entries += [(f"weights/{key}", path) for key, path in run_weights(options.run).items()]
         folder = scratch / "bundle"
         folder.mkdir()
         parts = Parts(folder, options.part_size)

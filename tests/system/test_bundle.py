@@ -16,8 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from cut_runs import lose_end, outcome
 from PIL import Image
+from safetensors.torch import save_file
+
+from fedfeat.models.mlp import mlp
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -171,8 +175,10 @@ def test_a_search_for_pip_leaves_distutils_to_setuptools():
 
 
 def test_a_packed_run_goes_on_without_a_network_to_the_same_weights(cli, scripts, lock, offline, tmp_path):
-    data = mnist(tmp_path / "images")
-    assert cli(*WORDS, f"paths.data={data}").code == 0
+    data, start = mnist(tmp_path / "images"), tmp_path / "images" / "start.safetensors"
+    torch.manual_seed(1)
+    save_file(mlp((1, 28, 28), 10, hidden=[8]).state_dict(), start)
+    assert cli(*WORDS, f"paths.data={data}", f"model.weights={start}").code == 0
     expected = outcome(tmp_path / "run")
     lose_end(tmp_path / "run", 4)
     made = {wheel_of(name, tmp_path / "wheels").name for name in (ANTLR, "omegaconf")}
@@ -187,6 +193,7 @@ def test_a_packed_run_goes_on_without_a_network_to_the_same_weights(cli, scripts
     done(*offline, sys.executable, tmp_path / "bundle" / "bundle.py", "unpack", there, PATH=path)
     assert {one.name for one in (there / "wheels").iterdir()} == made
     assert sorted(one.name for one in (there / "data").iterdir()) == ["mnist.safetensors"]
+    assert [one.name for one in (there / "weights").iterdir()] == ["model.weights"]
     printed = done(*offline, sys.executable, there / "bundle.py", "run", there, OMP_NUM_THREADS="1")
     assert "round 4/4" in printed
     assert "round 3/4" not in printed
@@ -194,10 +201,10 @@ def test_a_packed_run_goes_on_without_a_network_to_the_same_weights(cli, scripts
     commit = json.loads((there / "run" / "summary.json").read_text())["git_commit"]
     assert commit == json.loads((there / "manifest.json").read_text())["commit"]
     program = "import omegaconf, fedfeat, torch as t; print(*(m.__file__ for m in (omegaconf, fedfeat, t)), sep='\\n')"
-    packed, ours, torch = done(there / ".venv" / "bin" / "python", "-c", program).splitlines()
+    packed, ours, theirs = done(there / ".venv" / "bin" / "python", "-c", program).splitlines()
     assert Path(packed).is_relative_to(there / ".venv")
     assert Path(ours).is_relative_to(there / "code")
-    assert not Path(torch).is_relative_to(there)
+    assert not Path(theirs).is_relative_to(there)
 
 
 def test_all_tracked_files_arrive_as_they_are(unpacked):

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from cut_runs import lose_end, outcome
 from safetensors.torch import save_file
 
 import fedfeat
@@ -79,6 +80,19 @@ def test_a_cached_run_goes_on_from_its_middle_to_the_same_weights(algorithm, cli
         assert json.loads(path.read_text())["weights_sha256"] == expected["weights_sha256"]
 
 
+def test_a_run_goes_on_with_its_file_of_weights_at_another_place(cli, tmp_path):
+    command = [*SMALL, "federation.checkpoint_every=1"]
+    assert cli(*command, start(tmp_path / "start.safetensors")).code == 0
+    expected = outcome(tmp_path / "run")
+    lose_end(tmp_path / "run", 3)
+    (tmp_path / "start.safetensors").unlink()
+    other = cli(*command, start(tmp_path / "other.safetensors", seed=1))
+    assert other.code == 2
+    assert "began with, but its digest is " in other.stderr
+    assert cli(*command, start(tmp_path / "moved.safetensors")).code == 0
+    assert outcome(tmp_path / "run") == expected
+
+
 def test_a_run_whose_file_of_weights_has_changed_is_refused(cli, tmp_path, caplog):
     given = start(tmp_path / "start.safetensors")
     command = [*SMALL, given, "model.freeze=[encoder]"]
@@ -92,10 +106,10 @@ def test_a_run_whose_file_of_weights_has_changed_is_refused(cli, tmp_path, caplo
     assert "had these weights is unknown: model.weights must name a file that can be read" in caplog.text
     (tmp_path / "run" / "summary.json").unlink()
     start(tmp_path / "start.safetensors", seed=1)
-    outcome = cli(*command)
-    assert outcome.code == 2
-    assert "model.weights must be the file that the run in " in outcome.stderr
-    assert "began with, but its digest is " in outcome.stderr
+    again = cli(*command)
+    assert again.code == 2
+    assert "model.weights must be the file that the run in " in again.stderr
+    assert "began with, but its digest is " in again.stderr
     with pytest.raises(
         fedfeat.errors.CheckpointError, match=r"model\.weights must be the file that the run in "
     ):
@@ -104,8 +118,8 @@ def test_a_run_whose_file_of_weights_has_changed_is_refused(cli, tmp_path, caplo
     assert cli(*command).code == 0
     (tmp_path / "run" / "summary.json").unlink()
     (tmp_path / "start.safetensors").unlink()
-    outcome = cli(*command)
-    assert "model.weights must name a file that can be read (No such file" in outcome.stderr
+    gone = cli(*command)
+    assert "model.weights must name a file that can be read (No such file" in gone.stderr
 
 
 def test_digests_are_those_of_before_there_were_these_keys(cli, tmp_path):
@@ -141,10 +155,10 @@ def test_digests_are_those_of_before_there_were_these_keys(cli, tmp_path):
     ],
 )  # fmt: skip
 def test_refusals_are_one_sentence_and_leave_no_run(words, sentence, cli, tmp_path):
-    outcome = cli(*SMALL, *words)
-    assert outcome.code == 2
-    assert sentence in outcome.stderr
-    assert outcome.stderr.count("\n") == 1
+    found = cli(*SMALL, *words)
+    assert found.code == 2
+    assert sentence in found.stderr
+    assert found.stderr.count("\n") == 1
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 

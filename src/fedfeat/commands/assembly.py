@@ -17,6 +17,7 @@ from fedfeat.commands.parts import build_client, build_data
 from fedfeat.commands.slow_imports import import_slow
 from fedfeat.config.made import made
 from fedfeat.runs import directory as rundir
+from fedfeat.runs.weight_files import as_begun, check_same_weights
 
 if TYPE_CHECKING:
     from fedfeat.clients.local_trainer import LocalTrainer
@@ -62,7 +63,6 @@ def build_experiment(
     from fedfeat.config.arguments import check_targets
     from fedfeat.models.policy import describe
     from fedfeat.runs.data_facts import check_same_data
-    from fedfeat.runs.weight_files import check_same_weights
     from fedfeat.server import Server
 
     check_targets(config)
@@ -148,7 +148,7 @@ def _experiment(
     (plan, server, executor, data), trusted = parts, trusted_packages(config)
     return Experiment(
         info=run_info(config, run_dir, plan.num_rounds),
-        config_sha256=rundir.config_sha256(config),
+        config_sha256=rundir.config_sha256(as_begun(run_dir, config)),
         algorithm=config["algorithm"]["name"],
         plan=plan,
         server=server,

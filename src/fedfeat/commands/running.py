@@ -24,7 +24,7 @@ from fedfeat.runs.data_facts import DataFacts, check_same_data
 from fedfeat.runs.leftovers import sweep
 from fedfeat.runs.own_code import note_own_code, warn_of_other_code
 from fedfeat.runs.sweep_names import directory_name
-from fedfeat.runs.weight_files import check_same_weights, note_weights
+from fedfeat.runs.weight_files import as_begun, check_same_weights, note_weights
 
 if TYPE_CHECKING:
     from fedfeat.rounds.experiment import Experiment
@@ -78,7 +78,7 @@ def nothing_left(run_dir: Path) -> Iterator[None]:
 
 def _performed(cfg: DictConfig, config: dict[str, Any], run_dir: Path) -> dict[str, Any]:
     primary = is_primary(config)
-    rundir.check_same_config(run_dir, config)
+    rundir.check_same_config(run_dir, as_begun(run_dir, config))
     if primary and config["resume"] == "never" and (run_dir / "config.yaml").exists():
         raise CheckpointError(
             f"hydra.run.dir must be a new directory under resume=never, but {run_dir} holds a run."

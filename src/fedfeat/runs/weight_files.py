@@ -3,25 +3,29 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from fedfeat.errors import CheckpointError, ConfigError
 from fedfeat.files import fields_of, write_once
+from fedfeat.runs.directory import stored_config
 
 FILE = "weights.json"
 
 
+def files(config: Mapping[str, Any]) -> dict[str, Path]:
+    """Give the files of weights that a configuration names, by their keys."""
+    return {key: Path(path).expanduser() for key, path in _named(config).items()}
+
+
 def digests(config: Mapping[str, Any]) -> dict[str, str]:
-    """Give the digests of the files of weights that a configuration names, by their keys.
+    """Give the digests of these files, by their keys.
 
     Raises:
         ConfigError: One cannot be read.
     """
-    pool = (config.get("pool") or {}).get("weights") or {}
-    named = {"model.weights": (config.get("model") or {}).get("weights")}
-    named |= {f"pool.weights.{name}": path for name, path in pool.items()}
-    return {key: _sha256(key, path) for key, path in named.items() if path is not None}
+    return {key: _sha256(key, path) for key, path in files(config).items()}
 
 
 def note_weights(run_dir: Path, config: Mapping[str, Any]) -> None:
@@ -60,9 +64,32 @@ def check_same_weights(run_dir: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _sha256(key: str, path: str) -> str:
+def as_begun(run_dir: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give a configuration with its files of weights where they lay when the run began, by which checkpoints know it.
+
+    So they may be moved: which ones they have to be is told by their digests.
+    """
+    known = noted(run_dir)
+    if not known or not (run_dir / "config.yaml").exists():
+        return config
+    before, found = _named(stored_config(run_dir)), deepcopy(dict(config))
+    for key in _named(config).keys() & known.keys() & before.keys():
+        section, _, name = key.rpartition(".")
+        top, _, inner = section.partition(".")
+        (found[top][inner] if inner else found[top])[name] = before[key]
+    return found
+
+
+def _named(config: Mapping[str, Any]) -> dict[str, str]:
+    pool = (config.get("pool") or {}).get("weights") or {}
+    named = {"model.weights": (config.get("model") or {}).get("weights")}
+    named |= {f"pool.weights.{name}": path for name, path in pool.items()}
+    return {key: path for key, path in named.items() if path is not None}
+
+
+def _sha256(key: str, path: Path) -> str:
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise ConfigError.rule(key, f"name a file that can be read ({error.strerror})", path) from error
+        raise ConfigError.rule(key, f"name a file that can be read ({error.strerror})", str(path)) from error
