@@ -78,20 +78,22 @@ def run_files(run: Path) -> Iterator[tuple[str, Path]]:
 
 
 def run_words(run: Path) -> list[str]:
-    """Give the overrides that a run was started with, but for those about places of that machine."""
-    for name in (".hydra/overrides.yaml", "config.yaml"):
-        if not (run / name).is_file():
-            raise Refused(f"--run must be the directory of a run, but {run} has no {name}.")
-    words = yaml.safe_load((run / ".hydra" / "overrides.yaml").read_text())
-    weights = [f"++{key}=${{oc.env:FEDFEAT_ROOT}}/weights/{key}" for key in run_weights(run)]
-    return [word for word in words if not ELSEWHERE.match(word)] + weights
+    """Give the overrides that a run was started with, but for those about places."""
+    path = run / ".hydra" / "overrides.yaml"
+    if not path.is_file():
+        raise Refused(f"--run must be the directory of a run, but {run} has no .hydra/overrides.yaml.")
+    return [word for word in yaml.safe_load(path.read_text()) if not ELSEWHERE.match(word)]
 
 
-def run_weights(run: Path) -> dict[str, Path]:
-    """Give the files of weights that a run began with, by their keys."""
+def begun(run: Path) -> tuple[list[str], dict[str, Path]]:
+    """Give what a run is gone on with: its overrides, and its files of weights by their keys."""
+    words = run_words(run)
+    if not (run / "config.yaml").is_file():
+        raise Refused(f"--run must be the directory of a run, but {run} has no config.yaml.")
     config = stored_config(run)
     check_same_weights(run, config)
-    return files(config)
+    weights = files(config)
+    return [*words, *(f"++{key}=${{oc.env:FEDFEAT_ROOT}}/weights/{key}" for key in weights)], weights
 
 
 def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -111,7 +113,7 @@ def pack(options: argparse.Namespace) -> None:
     direct = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     needed = bundle_wheels.needed(lock, direct, target, options.extra)
     lacking = [package for package in needed.values() if package is not None]
-    words = None if options.run is None else run_words(options.run)
+    words, weights = (None, {}) if options.run is None else begun(options.run)
     wheels = bundle_wheels.wheels(lacking, target, options.wheels)
     out.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(out.parent)
@@ -128,7 +130,7 @@ def pack(options: argparse.Namespace) -> None:
         if options.run is not None:
             stack.enter_context(locked(options.run, key="--run"))
             entries += run_files(options.run)
-            entries += [(f"weights/{key}", path) for key, path in run_weights(options.run).items()]
+            entries += [(f"weights/{key}", path) for key, path in weights.items()]
         folder = scratch / "bundle"
         folder.mkdir()
         parts = Parts(folder, options.part_size)

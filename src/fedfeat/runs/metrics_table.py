@@ -52,15 +52,14 @@ def with_divergence(table: pd.DataFrame) -> pd.DataFrame:
     lost = [name for name in table if name != "round" and not name.startswith(_COSTS)]
     end = {**last, **dict.fromkeys(lost, float("nan")), "round": last["round"] + 1}
     extended = pd.concat([table, pd.DataFrame([end])], ignore_index=True)
-    rounds = table.attrs.get(_ATTRIBUTE, {})
-    extended.attrs[_ATTRIBUTE] = rounds | {name: [*rounds.get(name, ()), end["round"]] for name in lost}
+    rounds = {name: [*_not_finite(table, name), end["round"]] for name in lost}
+    extended.attrs[_ATTRIBUTE] = table.attrs.get(_ATTRIBUTE, {}) | rounds
     return extended
 
 
 def not_finite_since(table: pd.DataFrame, column: str) -> float | None:
     """Give the first round in which ``nan`` or ``inf`` stands in a column, or None."""
-    rounds: list[float] | None = table.attrs.get(_ATTRIBUTE, {}).get(column)
-    return rounds[0] if rounds else None
+    return next(iter(_not_finite(table, column)), None)
 
 
 def last_value(table: pd.DataFrame, column: str) -> float | None:
@@ -70,8 +69,8 @@ def last_value(table: pd.DataFrame, column: str) -> float | None:
         table: All rows of `read_metrics`, or the first of them.
         column: The column.
     """
-    written, rounds = table[column].notna(), table.attrs.get(_ATTRIBUTE, {}).get(column)
-    if rounds:
+    written = table[column].notna()
+    if rounds := _not_finite(table, column):
         written |= table["round"].isin(rounds)
     values = table[column][written]
     return float(values.iloc[-1]) if len(values) else None
@@ -97,3 +96,8 @@ def mean_and_std(runs: Sequence[pd.DataFrame], x: str, y: str) -> pd.DataFrame:
     by_round = pd.concat(points).replace([np.inf, -np.inf], np.nan).dropna().groupby(level=0)
     found = pd.DataFrame({"x": by_round.x.mean(), "mean": by_round.y.mean(), "std": by_round.y.std()})
     return found[by_round.size() == len(runs)].fillna({"std": 0.0})
+
+
+def _not_finite(table: pd.DataFrame, column: str) -> Sequence[float]:
+    rounds: Sequence[float] = table.attrs.get(_ATTRIBUTE, {}).get(column, ())
+    return rounds

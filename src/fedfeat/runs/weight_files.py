@@ -4,6 +4,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +76,8 @@ def as_begun(run_dir: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return config
     before, found = _named(stored_config(run_dir)), deepcopy(dict(config))
     for key in _named(config).keys() & known.keys() & before.keys():
-        section, _, name = key.rpartition(".")
-        top, _, inner = section.partition(".")
-        (found[top][inner] if inner else found[top])[name] = before[key]
+        *above, name = key.split(".", 2)
+        reduce(getitem, above, found)[name] = before[key]
     return found
 
 
