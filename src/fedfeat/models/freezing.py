@@ -7,9 +7,9 @@ from torch import nn
 
 from fedfeat.errors import ConfigError
 from fedfeat.models.frozen import FrozenCopy
-from fedfeat.models.network import NORMS, Network
+from fedfeat.models.network import Network
+from fedfeat.models.selectors import modules_of, unknown_selector
 
-_SHOWN = 12
 _BATCH_NORM = nn.modules.batchnorm._NormBase
 
 
@@ -103,16 +103,7 @@ def _named(network: Network, selector: str, key: str) -> list[nn.Module]:
     if selector == "body":
         last = list(network.head)[-1]
         return [*network.encoder, *list(network.head)[:-1], *list(last.children())[:-1]]
-    if selector == "last":
-        return [network.last_layer]
-    if selector == "norm":
-        found: list[nn.Module] = [part for part in network.modules() if isinstance(part, NORMS)]
-    else:
-        found = [part for name, part in network.named_modules() if name == selector and name]
+    found = list(modules_of(network, selector).values())
     if not found:
-        names = [name for name, _ in network.named_modules() if name]
-        blocks = [name for name in names if name.count(".") < 2]
-        shown = ", ".join(blocks[:_SHOWN]) + (", ..." if len(blocks) > _SHOWN else "")
-        rule = f"name parts of the network by 'body', 'norm', 'last', or a block or module such as {shown}"
-        raise ConfigError.rule(key, rule, selector, ("body", "norm", "last", *names))
+        raise unknown_selector(network, selector, key, ("body", "norm", "last"))
     return found

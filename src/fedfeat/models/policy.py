@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedfeat.errors import ConfigError
 from fedfeat.models.freezing import still_keys
 from fedfeat.models.frozen import frozen_keys
 from fedfeat.models.grouped import GroupedNetwork
-from fedfeat.models.network import NORMS, Network
+from fedfeat.models.selectors import modules_of, unknown_selector
 
 SHARED = "shared"
 PERSONAL = "personal"
@@ -52,8 +51,7 @@ def selected(model: nn.Module, selectors: Sequence[str], key: str) -> set[str]:
     for selector in selectors:
         found = _select(model, selector)
         if not found:
-            rule = f"name tensors of the model by 'all', 'norm', 'body', 'last' or a block of {_block_names(model)}"
-            raise ConfigError.rule(key, rule, selector)
+            raise unknown_selector(model, selector, key, ("all", "body", "norm", "last"))
         chosen |= found
     return chosen
 
@@ -88,16 +86,5 @@ def _select(model: nn.Module, selector: str) -> set[str]:
         return keys
     if selector == "body":
         return keys - _select(model, "last")
-    modules = dict(model.named_modules())
-    if selector == "last":
-        blocks = [model.last_layer_name] if isinstance(model, Network) else []
-    elif selector == "norm":
-        blocks = [name for name, module in modules.items() if isinstance(module, NORMS)]
-    else:
-        blocks = [selector] if selector in modules and selector else []
-    prefixes = tuple(f"{block}." for block in blocks)
-    return {key for key in keys if key.startswith(prefixes)} if prefixes else set()
-
-
-def _block_names(model: nn.Module) -> str:
-    return ", ".join(name for name, _ in model.named_modules() if name and name.count(".") < 2)
+    prefixes = tuple(f"{name}." for name in modules_of(model, selector))
+    return {key for key in keys if key.startswith(prefixes)}

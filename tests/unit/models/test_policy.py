@@ -9,7 +9,7 @@ from fedfeat.models.policy import PERSONAL, SHARED, describe, keys_with, tensor_
 def network():
     # The norm layer's name says nothing of its type, as in torchvision's ResNet ("downsample.1").
     model = nn.Module()
-    model.encoder = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    model.encoder = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
     model.head = nn.Sequential(nn.Linear(2, 3), nn.GroupNorm(1, 3))
     return model
 
@@ -37,10 +37,25 @@ def test_blocks_are_chosen_by_their_whole_name():
     assert keys_with(tensor_policies(network(), ["head"]), SHARED) == tuple(
         key for key in network().state_dict() if key.startswith("encoder.")
     )
-    with pytest.raises(
-        ConfigError, match=r"algorithm.client.personal must name tensors .* but it is 'hea'\."
-    ):
-        tensor_policies(network(), ["hea"])
+
+
+@pytest.mark.parametrize(
+    ("selector", "end"),
+    [
+        ("hea", r"'hea'; did you mean head or head\.[01]\?"),
+        ("Norm", r"'Norm'; did you mean norm\?"),
+        # Blocks without a tensor: nothing of them can be kept, and they are not offered either.
+        ("encoder.2", r"'encoder\.2'; did you mean encoder\.[01]"),
+        ("last", r"'last'\."),
+    ],
+)
+def test_a_name_without_tensors_is_refused_with_those_that_are_like_it(selector, end):
+    rule = (
+        r"algorithm\.client\.personal must name parts of the network by 'all', 'body', 'norm', 'last', "
+        r"or a block or module such as encoder, encoder\.0, encoder\.1, head, head\.0, head\.1, but it is "
+    )
+    with pytest.raises(ConfigError, match=rule + end):
+        tensor_policies(network(), [selector])
 
 
 def test_all_keeps_everything():

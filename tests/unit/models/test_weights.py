@@ -78,7 +78,7 @@ def test_parts_that_are_to_be_fresh_are(tmp_path):
     _, found = loaded(tmp_path, less, fresh=["last"])
     assert same(found, tensors) == set(less)
     with pytest.raises(
-        ConfigError, match=r"model\.fresh must name tensors of the model .* but it is 'conv7'"
+        ConfigError, match=r"model\.fresh must name parts of the network .* but it is 'conv7'"
     ):
         loaded(tmp_path, tensors, fresh=["conv7"])
 
