@@ -1,11 +1,13 @@
 """Tasks in several processes, some of which die: nothing is lost, and what fails is told as in one process."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from fedfeat import tree
 from fedfeat.algorithms.fedhenn import FedHeNNClient
 from fedfeat.client import ClientModule
 from fedfeat.clients.tasks import Task
-from fedfeat.errors import ClientError
+from fedfeat.errors import ClientError, UserError
 from fedfeat.executors.forked import child as child_module
 from fedfeat.executors.forked.processes import ProcessExecutor
 from fedfeat.executors.forked.shared import NoRoom
@@ -88,6 +90,47 @@ def test_tasks_of_a_process_that_is_killed_run_again(federation, tmp_path, monke
     assert len(killed.executor._children) == 1
     assert tree.sha256(found.state) == tree.sha256(expected.state)
     assert found.counters["comm/down_bytes"] == expected.counters["comm/down_bytes"]
+
+
+def test_a_client_that_kills_three_processes_has_failed(federation, tmp_path, caplog):
+    class Deadly(ClientModule):
+        home = os.getpid()
+
+        def on_train_start(self):
+            if len(self.trainer.train_dataloader) == 5:  # client 5, the one of 9 examples
+                assert os.getpid() != self.home
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    started = federation(client=Deadly, processes=6)
+    found = _fits(started.executor, [3, 5, 2])
+    assert [getattr(update, "client_id", None) for update in found] == [3, None, 2]
+    assert isinstance(found[1], ClientError)
+    assert re.fullmatch(
+        r"Client 5 failed in round 1 \(seed \d+\): its process died 3 times, at last by SIGKILL\.",
+        str(found[1]),
+    )
+    assert "has died (SIGKILL); 1 of its tasks run again" in caplog.text
+    assert len(started.executor._children) == 2
+
+
+def test_examples_that_kill_three_processes_are_named(federation, monkeypatch):
+    executor = federation(processes=5).executor
+    executor.close()
+    home, worker = os.getpid(), executor.worker
+    worker.settings, score = replace(worker.settings, eval_batch_size=1), worker.score
+
+    def deadly(payload, chosen, client_id):
+        if chosen[-1] == worker.data.num_test - 1:
+            assert os.getpid() != home
+            os.kill(os.getpid(), signal.SIGKILL)
+        return score(payload, chosen, client_id)
+
+    monkeypatch.setattr(worker, "score", deadly)
+    executor.start()
+    with pytest.raises(
+        UserError, match=r"could not be scored: its process died 3 times, at last by SIGKILL\.$"
+    ):
+        executor.score(Weights(snapshot(worker.module.model)))
 
 
 @pytest.mark.parametrize("deadly", [False, True])

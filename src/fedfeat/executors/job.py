@@ -9,6 +9,9 @@ from fedfeat.clients.worker import Worker
 from fedfeat.errors import ClientError
 from fedfeat.executors.codec import Packer
 
+# A worker that dies with a client may be its victim (out of memory) or that of something else.
+DEATHS = 3
+
 
 def costs_of(tasks: Sequence[Any]) -> Sequence[float]:
     """Give the relative work of tasks, equal where they do not say."""
@@ -37,9 +40,6 @@ class Job:
         costs: Relative work of each task, in cohort order.
         size: How many tasks from the oldest unfinished one on may be started.
         pack: Packs arguments for their way to another process.
-
-    Attributes:
-        losses: How often the workers of tasks have died, by place.
     """
 
     def __init__(
@@ -50,8 +50,9 @@ class Job:
         size: int,
         pack: Packer,
     ) -> None:
-        self.method, self.costs, self.pack, self.losses = method, costs, pack, Counter[int]()
+        self.method, self.costs, self.pack = method, costs, pack
         self._make, self._size = make, size
+        self._losses = Counter[int]()  # by place
         self._first = 0  # the next result to hand out
         self._seen = 0  # places from here on have not been looked at
         self._waiting: list[int] = []
@@ -64,10 +65,16 @@ class Job:
         """Whether every result has been handed out."""
         return self._first == len(self.costs)
 
-    def next(self) -> int | None:
-        """Give the place of the task to start now, a lost one before all others, or None where none may start."""
-        if self._again:
-            return self._again.pop(0)
+    def next(self, lost: bool = True) -> int | None:
+        """Give the place of the task to start now, one to be run again before others, or None where none may start.
+
+        Args:
+            lost: Whether it may be one with which a worker has died.
+        """
+        for place in self._again:
+            if lost or not self._losses[place]:
+                self._again.remove(place)
+                return place
         end = min(self._first + self._size, len(self.costs))
         self._waiting.extend(range(self._seen, end))
         self._seen = max(self._seen, end)
@@ -83,10 +90,13 @@ class Job:
             self._made[place] = self._make(place)
         return self._made[place]
 
-    def lose(self, place: int) -> None:
-        """Have the task of a worker that has died run again."""
-        self.losses[place] += 1
-        self.give_back(place)
+    def lose(self, place: int) -> bool:
+        """Have the task with which a worker has died run again; False where `DEATHS` have, and it does not."""
+        self._losses[place] += 1
+        is_left = self._losses[place] < DEATHS
+        if is_left:
+            self.give_back(place)
+        return is_left
 
     def give_back(self, place: int) -> None:
         """Have a task that was not started be the next."""

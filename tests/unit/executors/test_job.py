@@ -91,13 +91,11 @@ def test_longest_first_ends_earlier_than_cohort_order(workers):
 
 def test_a_task_is_asked_for_once_however_often_it_is_lost():
     found, asked = job([1.0, 5.0])
-    for expected in (1, 1, 1):
-        place = found.next()
-        assert place == expected
-        assert found.arguments(place) == ("task 1",)
-        found.lose(place)
-    assert found.losses[1] == 3
-    found.put(found.next(), "b")
+    for is_left in (True, True, False):
+        assert found.next() == 1
+        assert found.arguments(1) == ("task 1",)
+        assert found.lose(1) is is_left
+    found.put(1, "b")
     assert found.next() == 0
     finish(found, 0, "a")
     assert list(found.results()) == ["a", "b"]
@@ -112,6 +110,16 @@ def test_of_lost_tasks_the_one_lost_first_runs_first():
         found.arguments(place)
         found.lose(place)
     assert [found.next(), found.next(), found.next()] == [1, 0, 2]
+
+
+def test_a_worker_that_takes_no_lost_task_takes_others_and_those_given_back():
+    found, _ = job([1.0, 1.0, 1.0])
+    lost, given_back = found.next(), found.next()
+    found.arguments(lost)
+    found.lose(lost)
+    found.give_back(given_back)
+    assert [found.next(lost=False) for _ in range(3)] == [given_back, 2, None]
+    assert found.next() == lost
 
 
 def test_nothing_is_held_for_a_task_that_has_its_result():

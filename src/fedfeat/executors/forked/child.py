@@ -52,6 +52,12 @@ class Child:
         self.waiting: deque[tuple[Job, int]] = deque()
 
     @property
+    def ending(self) -> str:
+        """By what a process that has ended did so: a signal, SIGKILL where memory ran out, or its exit code."""
+        code = self._process.exitcode or 0
+        return signal.Signals(-code).name if code < 0 else f"code {code}"
+
+    @property
     def outstanding(self) -> float:
         """Work that was sent and has not come back."""
         return sum(job.costs[place] for job, place in self.waiting)

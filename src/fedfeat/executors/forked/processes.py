@@ -17,12 +17,12 @@ from fedfeat.clients.host import num_cores
 from fedfeat.clients.tasks import Scores, Task
 from fedfeat.clients.worker import Worker
 from fedfeat.config.conditions import Count
-from fedfeat.errors import ConfigError
+from fedfeat.errors import ConfigError, UserError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.codec import Packer
 from fedfeat.executors.forked.child import Child
 from fedfeat.executors.forked.shared import NoRoom, Shared
-from fedfeat.executors.job import Job, attempt, costs_of
+from fedfeat.executors.job import DEATHS, Job, attempt, costs_of
 
 _log = logging.getLogger("fedfeat")
 
@@ -34,7 +34,7 @@ class ProcessExecutor(Executor):
     """A worker in each of several processes on the CPU, one thread each.
 
     The result of a task does not depend on where it runs. A process that dies is not replaced: its tasks run in the
-    others.
+    others, but one at which three have died fails.
 
     Args:
         build_worker: Makes the worker.
@@ -104,9 +104,12 @@ class ProcessExecutor(Executor):
         """Run a `Job`, see there for the arguments, and give its results in cohort order."""
         job = Job(method, make, costs, self._window, Packer(Shared))
         while not job.done:
-            place = job.next()
+            # A task with which a process has died is for another, or the run might die with it.
+            place = job.next(lost=False)
+            self._feed(job, 0.0 if place is None else job.costs[place])
+            if place is None and not any(child.waiting for child in self._children):
+                place = job.next()
             if place is not None:
-                self._feed(job, job.costs[place])
                 job.put(place, attempt(self.worker, method, job.arguments(place)))
             self._collect(wait=place is None)
             yield from job.results()
@@ -124,7 +127,7 @@ class ProcessExecutor(Executor):
             except NoRoom:
                 return job.give_back(place)  # there is some once results have been read
             if not is_alive:
-                job.lose(place)
+                job.give_back(place)
                 self._bury(child)
 
     def _collect(self, wait: bool) -> None:
@@ -135,10 +138,23 @@ class ProcessExecutor(Executor):
 
     def _bury(self, child: Child) -> None:
         self._children.remove(child)
-        for job, place in child.waiting:
-            job.lose(place)
         child.end()
         _log.warning(
-            "Process %d of executor=processes has died; %d of its tasks run again in the %d left.",
-            child.pid, len(child.waiting), len(self._children) + 1,
+            "Process %d of executor=processes has died (%s); %d of its tasks run again in the %d left.",
+            child.pid, child.ending, len(child.waiting), len(self._children) + 1,
         )  # fmt: skip
+        if child.waiting:
+            # It was at the oldest, the others had not begun.
+            self._lose(*child.waiting.popleft(), child.ending)
+        for job, place in child.waiting:
+            job.give_back(place)
+
+    def _lose(self, job: Job, place: int, ending: str) -> None:
+        if job.lose(place):
+            return
+        cause = f"its process died {DEATHS} times, at last by {ending}"
+        match job.arguments(place)[0]:
+            case Task() as task:
+                job.put(place, self.worker.failure(task, cause))
+            case _:
+                job.put(place, UserError(f"The server's model could not be scored: {cause}."))

@@ -14,7 +14,7 @@ from fedfeat.config.conditions import Count, Text, UnitInterval
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.executors.base import Executor
 from fedfeat.executors.codec import Packer
-from fedfeat.executors.job import Job, costs_of
+from fedfeat.executors.job import DEATHS, Job, costs_of
 
 try:
     import ray
@@ -31,9 +31,6 @@ from fedfeat.executors.on_ray.flat import CloudPickler, Flat, pack, unpack
 from fedfeat.executors.on_ray.pool import Lost, Pool
 
 _log = logging.getLogger("fedfeat")
-
-# A worker that dies with a client may be its victim (out of memory) or that of something else.
-_DEATHS = 3
 
 
 class RayExecutor(Executor):
@@ -151,13 +148,12 @@ class RayExecutor(Executor):
         job, place = self._running.pop(reference)
         if isinstance(found, Lost):
             task: Task = job.arguments(place)[0]
-            if job.losses[place] + 1 < _DEATHS:
+            if job.lose(place):
                 told = "A worker of client %d was lost; it runs again. %s"
                 _log.warning(told, task.client_id, found.reason)
-                job.lose(place)
                 return
             reason = found.reason.rstrip(".")
-            found = self.worker.failure(task, f"its worker died {_DEATHS} times, at last with: {reason}")
+            found = self.worker.failure(task, f"its worker died {DEATHS} times, at last with: {reason}")
         job.put(place, found)
 
     def _opened(self, result: Any) -> Any:
