@@ -19,8 +19,6 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from fedfeat.clients.callbacks import MeanLoss
 from fedfeat.errors import ConfigError
 
-_log = logging.getLogger("fedfeat")
-
 # The fields on which it depends whether a Trainer can be built on a machine; of the rest, those that are given.
 _MACHINE = ("accelerator", "devices", "strategy", "precision")
 
@@ -181,12 +179,12 @@ class LocalTrainer:
         """Whether a fit leaves a mean of its weights instead of the last ones."""
         return any(isinstance(one, StochasticWeightAveraging | WeightAveraging) for one in self.callbacks)
 
-    def warn_if_emulated(self, device: torch.device) -> None:
-        """Say so where a processor has no arithmetic for bfloat16, which PyTorch then does number by number."""
+    def emulated(self, device: torch.device) -> str:
+        """Say so where a processor has no bfloat16, which PyTorch then does number by number; empty elsewhere."""
         half = self.dtype is torch.bfloat16 or self.precision in _MIXED  # 16-mixed too, see `autocast`
-        if half and device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            told = "trainer.precision=%s is emulated by this processor: some ten times slower than 32-true."
-            _log.warning(told, self.precision)
+        if not half or device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return ""
+        return f"trainer.precision={self.precision} is emulated by this processor: some ten times slower than 32-true."
 
     @property
     def dtype(self) -> torch.dtype:

@@ -85,7 +85,8 @@ def build_experiment(
     setting = plan.setting(name, keeps, data, trainer.averages_weights)
     check_method(worker, server, setting)
     executor.settle(run_dir, plan.course(data))
-    trainer.warn_if_emulated(data.device)
+    if said := trainer.emulated(data.device):
+        _log.warning(said)
     _log.info("%s: %s", config["name"], describe(module.policies))
     with ExitStack() as undone:
         undone.callback(executor.close)

@@ -78,9 +78,11 @@ def _perform(options: argparse.Namespace) -> int:
             # With it comes torch, which takes seconds.
             from fedfeat.commands.campaign_check import check_composed
 
-            check_composed(queue)
+            slow = check_composed(queue)
             for cell in campaign.cells():
                 queue.collect(cell)
+        for said in slow:
+            console.print(said, markup=False)
         interrupted = _work(queue, options.jobs, console)
     left = len(queue.open())
     if queue.given_up:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from fedfeat.clients.local_trainer import LocalTrainer
 from fedfeat.commands.python import tried
 from fedfeat.errors import ConfigError, UserError
 from fedfeat.evidence.campaign import Cell
@@ -11,11 +15,15 @@ from fedfeat.evidence.queue import Queue, program_of
 from fedfeat.evidence.tuning import no_validation
 
 
-def check_composed(queue: Queue) -> None:
+def check_composed(queue: Queue) -> list[str]:
     """Refuse a campaign with a run that does not compose, or with a program that does not exist.
 
     Runs that differ by their seed alone are composed once, and not at all where one of them has begun with these words.
     One that has begun with others is refused.
+
+    Returns:
+        A sentence for each precision in which this machine would be slow, with the first run that has it; none where a
+        launcher has other machines.
 
     Raises:
         ConfigError: A sentence for each mistake, with the first run that has it.
@@ -23,7 +31,7 @@ def check_composed(queue: Queue) -> None:
     _check_programs(queue)
     tuning = {study.tuned.study for study in queue.campaign.studies.values() if study.tuned}
     more = [*queue.extra, *([f"hydra/launcher={queue.launcher}"] if queue.launcher else [])]
-    found, altered = dict[str, str](), set[Cell]()
+    found, slow, altered = dict[str, str](), dict[str, str](), set[Cell]()
     for cell in queue.open():
         try:
             queue.check(cell)
@@ -32,17 +40,26 @@ def check_composed(queue: Queue) -> None:
             found.setdefault(str(error), cell.name)
     for cell in _kinds(queue, altered):
         try:
-            _check([*queue.campaign.words_of(cell), *more], cell.study in tuning)
+            cfg = _check([*queue.campaign.words_of(cell), *more], cell.study in tuning)
+            if queue.launcher is None and (said := _emulated(cfg)):
+                slow.setdefault(said, cell.name)
         except UserError as error:
             found.setdefault(str(error), cell.name)
     if found:
         raise ConfigError("\n".join(f"{name}: {said}" for said, name in found.items()))
+    return [f"{name}: {said}" for said, name in slow.items()]
 
 
-def _check(words: Sequence[str], tunes: bool) -> None:
-    _, config = tried(words)
+def _check(words: Sequence[str], tunes: bool) -> DictConfig:
+    cfg, config = tried(words)
     if tunes and not config["partition"]["val_fraction"]:
         raise no_validation(config["partition"]["val_fraction"])
+    return cfg
+
+
+def _emulated(cfg: DictConfig) -> str:
+    trainer: LocalTrainer = instantiate(cfg.trainer, _convert_="all")
+    return trainer.emulated(trainer.device())
 
 
 def _check_programs(queue: Queue) -> None:

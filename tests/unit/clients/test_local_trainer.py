@@ -265,18 +265,15 @@ def test_fits_leave_the_memory_of_a_gpu_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "16-mixed"])
-def test_half_precision_that_the_processor_only_emulates_is_named(monkeypatch, caplog, precision):
+def test_half_precision_that_the_processor_only_emulates_is_named(monkeypatch, precision):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    LocalTrainer(precision="32-true").warn_if_emulated(torch.device("cpu"))
-    LocalTrainer(precision=precision).warn_if_emulated(torch.device("cuda"))
-    assert not caplog.messages
-    LocalTrainer(precision=precision).warn_if_emulated(torch.device("cpu"))
-    assert caplog.messages == [
+    assert LocalTrainer(precision="32-true").emulated(torch.device("cpu")) == ""
+    assert LocalTrainer(precision=precision).emulated(torch.device("cuda")) == ""
+    assert LocalTrainer(precision=precision).emulated(torch.device("cpu")) == (
         f"trainer.precision={precision} is emulated by this processor: some ten times slower than 32-true."
-    ]
+    )
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    LocalTrainer(precision=precision).warn_if_emulated(torch.device("cpu"))
-    assert len(caplog.messages) == 1
+    assert LocalTrainer(precision=precision).emulated(torch.device("cpu")) == ""
 
 
 def test_what_a_callback_makes_of_the_trainer_is_nothing_to_the_next_client():

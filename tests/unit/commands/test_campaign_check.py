@@ -1,6 +1,9 @@
 """What a campaign's runs would be refused for is said of the first run that has it."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 import yaml
 
 from fedfeat.commands.campaign_check import check_composed
@@ -53,3 +56,16 @@ def test_a_run_that_has_begun_with_other_words_is_composed_again(tmp_path):
         begin(found.runs / Cell("s", "", arm, "", 1).name, [*SMALL, "optimizer.lr=1"])
     with pytest.raises(ConfigError, match=r"optimizer\.lr must be in"):
         check_composed(found)
+
+
+def test_a_precision_that_this_machine_emulates_is_said_once_where_runs_are_made_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    word = "trainer.precision=bf16-mixed"
+    assert check_composed(queue(tmp_path, word)) == [
+        "s/a0/seed_0: trainer.precision=bf16-mixed is emulated by this processor: some ten times slower than 32-true."
+    ]
+    assert check_composed(queue(tmp_path)) == []
+    elsewhere = replace(queue(tmp_path, word), launcher="submitit_slurm")
+    assert check_composed(elsewhere) == []
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert check_composed(queue(tmp_path, word)) == []
