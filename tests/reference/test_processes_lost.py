@@ -1,5 +1,6 @@
 """Tasks in several processes, some of which die: nothing is lost, and what fails is told as in one process."""
 
+import errno
 import os
 import re
 import signal
@@ -185,6 +186,18 @@ def test_where_too_many_messages_wait_tasks_are_sent_later(federation, monkeypat
     assert tree.sha256(found.run()[0][-1].state) == tree.sha256(expected.state)
     assert len(calls) > 10
     assert len(found.executor._children) == 2
+
+
+def test_processes_that_cannot_be_heard_are_no_fault_of_their_client(federation, monkeypatch, caplog):
+    """Who may open no more files receives nothing, of whichever client."""
+    executor = federation(processes=6).executor
+
+    def too_many(channel):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(child_module, "receive", too_many)
+    assert [update.client_id for update in _fits(executor, [3, 5])] == [3, 5]
+    assert "cannot be heard; 1 of its tasks run again in the 5 left" in caplog.text
 
 
 def _answer(mark, parent, *_):

@@ -24,6 +24,7 @@ from fedfeat.executors.job import Job, attempt
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PAUSE = 0.01  # seconds
+_MOMENT = 1.0  # seconds between the end of a process's channel and its own, at most
 # Ctrl-C, and that by which a cluster announces the end of a job, reach the whole group. The parent answers, ends its
 # round with this process's help, and ends it.
 _OF_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -52,12 +53,6 @@ class Child:
         self.waiting: deque[tuple[Job, int]] = deque()
 
     @property
-    def ending(self) -> str:
-        """By what a process that has ended did so: a signal, SIGKILL where memory ran out, or its exit code."""
-        code = self._process.exitcode or 0
-        return signal.Signals(-code).name if code < 0 else f"code {code}"
-
-    @property
     def outstanding(self) -> float:
         """Work that was sent and has not come back."""
         return sum(job.costs[place] for job, place in self.waiting)
@@ -84,6 +79,14 @@ class Child:
         job, place = self.waiting.popleft()
         job.put(place, result)  # also where the job was given up, and nobody asks for it
         return True
+
+    def ending(self) -> str:
+        """By what the process ended: a signal, SIGKILL where memory ran out, or its exit code; empty where it lives."""
+        self._process.join(_MOMENT)
+        code = self._process.exitcode
+        if code is None:
+            return ""
+        return signal.Signals(-code).name if code < 0 else f"code {code}"
 
     def end(self) -> None:
         """End the process, whatever it is doing."""

@@ -138,14 +138,15 @@ class ProcessExecutor(Executor):
 
     def _bury(self, child: Child) -> None:
         self._children.remove(child)
+        ending = child.ending()
         child.end()
-        _log.warning(
-            "Process %d of executor=processes has died (%s); %d of its tasks run again in the %d left.",
-            child.pid, child.ending, len(child.waiting), len(self._children) + 1,
-        )  # fmt: skip
-        if child.waiting:
+        # This process may have no descriptor left for what it would receive.
+        what = f"has died ({ending})" if ending else "cannot be heard"
+        told = "Process %d of executor=processes %s; %d of its tasks run again in the %d left."
+        _log.warning(told, child.pid, what, len(child.waiting), len(self._children) + 1)
+        if ending and child.waiting:
             # It was at the oldest, the others had not begun.
-            self._lose(*child.waiting.popleft(), child.ending)
+            self._lose(*child.waiting.popleft(), ending)
         for job, place in child.waiting:
             job.give_back(place)
 
