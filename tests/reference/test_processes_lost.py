@@ -93,7 +93,7 @@ def test_tasks_of_a_process_that_is_killed_run_again(federation, tmp_path, monke
     assert found.counters["comm/down_bytes"] == expected.counters["comm/down_bytes"]
 
 
-def test_a_client_that_kills_three_processes_has_failed(federation, tmp_path, caplog):
+def test_a_client_that_kills_three_processes_has_failed(federation, caplog):
     class Deadly(ClientModule):
         home = os.getpid()
 
