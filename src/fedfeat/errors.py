@@ -40,9 +40,9 @@ class ConfigError(UserError):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Give the end of a sentence: the names that are most like a word, if some are.
 
-    Folders and case do not count; the last parts of a dotted name are like it.
+    Folders and case do not count; the last parts of a dotted name are like it. The word itself is never among them.
     """
-    names = list(dict.fromkeys(known))
+    names = [name for name in dict.fromkeys(known) if name != word]
     short = {name: name.rpartition("/")[2].lower() for name in names}
     wanted = word.rpartition("/")[2].lower()
     found = [name for name in names if wanted in (short[name], name.lower())]

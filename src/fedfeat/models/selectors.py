@@ -40,4 +40,4 @@ def unknown_selector(model: nn.Module, selector: str, key: str, words: Sequence[
     shown = ", ".join(blocks[:_SHOWN]) + (", ..." if len(blocks) > _SHOWN else "")
     quoted = ", ".join(f"'{word}'" for word in words)
     rule = f"name parts of the network by {quoted}, or a block or module such as {shown}"
-    return ConfigError.rule(key, rule, selector, [name for name in (*words, *names) if name != selector])
+    return ConfigError.rule(key, rule, selector, (*words, *names))

@@ -107,6 +107,8 @@ def test_a_second_choice_or_value(words, sentence):
         ("t1_vgg9", ["fed2/t1_vgg9", "iid"], "; did you mean fed2/t1_vgg9?"),
         ("xyz", ["fedavg"], "."),
         (3, ["4"], "."),
+        ("norm", ["norm", "head.norm"], "; did you mean head.norm?"),
+        ("norm", ["norm"], "."),
     ],
 )
 def test_what_may_be_meant(value, known, end):
