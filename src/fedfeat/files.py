@@ -16,9 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import yaml
+
 from fedfeat.errors import CheckpointError
 
 _TEMPORARY = re.compile(r"\..+\.(\d+-\d+-[0-9a-f]{8})-\w+\.tmp")
+
+# libyaml reads seven times as fast; a PyYAML built without it has its own loader alone.
+_YAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Owner(NamedTuple):
@@ -198,3 +203,12 @@ def _place() -> str:
     with suppress(OSError):
         parts += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file of plain values; an empty one holds None.
+
+    Raises:
+        yaml.YAMLError: It is no YAML.
+    """
+    return yaml.load(path.read_text(), Loader=_YAML)

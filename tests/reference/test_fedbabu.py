@@ -219,7 +219,9 @@ def test_kept_optimizers_and_heads_that_are_everything_or_nothing_are_refused():
         ConfigError, match=r"algorithm\.client\.fixed must leave something that trains, .*'all'"
     ):
         half(fixed=["all"])
-    with pytest.raises(ConfigError, match=r"algorithm\.client\.fixed must name parts of the network by .*'nose'"):
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.client\.fixed must name parts of the network by .*'nose'"
+    ):
         half(fixed=["nose"])
 
 

@@ -119,7 +119,9 @@ def _start(run_dir, overrides, moment=None, number=0, delay=None):
 def _import_as(run_dir):
     """Import what a run has imported, for the processes that are forked from now on."""
     for name in run_dir.with_suffix(".imported").read_text().splitlines():
-        if name.startswith(("fedfeat.", "hydra.", "lightning_", "pytorch_lightning.", "torch", "matplotlib.")):
+        if name.startswith(
+            ("fedfeat.", "hydra.", "lightning_", "pytorch_lightning.", "torch", "matplotlib.")
+        ):
             importlib.import_module(name)
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from fedfeat.config.search_path import overrides
 from fedfeat.errors import ConfigError
-from fedfeat.files import atomic_write_bytes, atomic_write_json, atomic_write_text
+from fedfeat.files import atomic_write_bytes, atomic_write_json, atomic_write_text, read_yaml
 from fedfeat.runs.directory import (
     DATA,
     FAILURE,
@@ -63,7 +63,7 @@ def made_with(place: Path) -> list[str]:
     """
     for path in (place / ".hydra" / "overrides.yaml", place / "overrides.yaml"):
         with suppress(OSError, ValueError, yaml.YAMLError):
-            found = yaml.safe_load(path.read_text())
+            found = read_yaml(path)
             if isinstance(found, list) and all(isinstance(word, str) for word in found):
                 return found
     raise ConfigError(f"{place} must hold overrides.yaml with a list of words, but it does not.")
@@ -125,7 +125,7 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
     missing = [name for name in further if not (run_dir / name).is_file()]
     if missing and not diverged:
         raise ConfigError(f"keeps must name files of the run, but {run_dir} has no {missing[0]}.")
-    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    config = read_yaml(run_dir / "config.yaml")
     kept = {**experiment_config(config), "name": config["name"], "group": config["group"]}
     kept |= {"published": config["published"]} if config.get("published") else {}
     atomic_write_text(place / "config.yaml", yaml.safe_dump(kept, sort_keys=False))
@@ -144,7 +144,7 @@ def keep(run_dir: Path, place: Path, words: Sequence[str], further: Sequence[str
 @cache
 def federation(place: Path) -> Mapping[str, Any]:
     """Give the section of that name of the configuration of a run that has begun; read once, as `seconds`."""
-    found: dict[str, Any] = yaml.safe_load((place / "config.yaml").read_text())["federation"]
+    found: dict[str, Any] = read_yaml(place / "config.yaml")["federation"]
     return found
 
 

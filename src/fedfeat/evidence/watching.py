@@ -19,6 +19,7 @@ import yaml
 from fedfeat.config.objective import judged_by, validated_by
 from fedfeat.evidence.lengths import Standing, standing_of
 from fedfeat.evidence.processes import LOG
+from fedfeat.files import read_yaml
 from fedfeat.runs.below import walk
 from fedfeat.runs.directory import FAILURE
 from fedfeat.runs.tables import METRICS, rows_so_far
@@ -136,7 +137,7 @@ def _newest(place: Path) -> float:
 def _federation(place: Path) -> dict[str, Any]:
     """Read a section of a configuration, which may be half written, or of something else; {} where it is none."""
     with suppress(OSError, ValueError, yaml.YAMLError):
-        config = yaml.safe_load((place / "config.yaml").read_text())
+        config = read_yaml(place / "config.yaml")
         found = config.get("federation") if isinstance(config, dict) else None
         return found if isinstance(found, dict) else {}
     return {}

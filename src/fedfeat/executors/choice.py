@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import yaml
 
 from fedfeat.clients.worker import Worker
 from fedfeat.executors.base import Course
-from fedfeat.files import fields_of, write_once
+from fedfeat.files import fields_of, read_yaml, write_once
 
 FILE = "executor.json"
 
@@ -72,7 +71,7 @@ def stored(run_dir: Path) -> Choice | None:
 def _begun_otherwise(run_dir: Path) -> Choice | None:
     """Give how a run goes on that began under another executor, such as the default before there was this one."""
     try:
-        config = yaml.safe_load((run_dir / "config.yaml").read_text())
+        config = read_yaml(run_dir / "config.yaml")
     except FileNotFoundError:
         return None
     section = config.get("executor") if isinstance(config, Mapping) else None

@@ -16,7 +16,7 @@ from typing import IO, Any
 import yaml
 
 from fedfeat.errors import CheckpointError
-from fedfeat.files import atomic_write_text
+from fedfeat.files import atomic_write_text, read_yaml
 from fedfeat.runs.text import flatten
 
 _TRIES = 4
@@ -114,7 +114,7 @@ def stored_config(run_dir: Path) -> Mapping[str, Any]:
     path = run_dir / "config.yaml"
     rule = f"{path} must hold the run's configuration"
     try:
-        stored = yaml.safe_load(path.read_text())
+        stored = read_yaml(path)
     except (yaml.YAMLError, ValueError) as error:
         raise CheckpointError(f"{rule}, but it is not YAML: {error}.") from error
     if not isinstance(stored, Mapping) or not stored:

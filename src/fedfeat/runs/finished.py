@@ -7,17 +7,19 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from fedfeat.errors import UserError
+from fedfeat.files import read_yaml
 from fedfeat.runs.below import holders
 from fedfeat.runs.directory import FAILURE, experiment_config, fingerprint_of, key_of
 from fedfeat.runs.divergence import has_diverged
-from fedfeat.runs.metrics_table import read_metrics, with_divergence
-from fedfeat.runs.tables import METRICS
+from fedfeat.runs.metrics_table import last_value, read_metrics, with_divergence
+from fedfeat.runs.tables import METRICS, REPAIRED
 from fedfeat.runs.text import flatten, written
 from fedfeat.runs.told_apart import parts_by_examples
 from fedfeat.runs.weight_files import noted
@@ -58,6 +60,12 @@ class Run:
     data_root: str = ""
     examples: str = ""
     diverged: bool = False
+
+    @cached_property
+    def last_values(self) -> dict[str, float | None]:
+        """Last number of every metric, see `last_value`."""
+        names = [name for name in self.metrics if name not in ("round", "cohort_size", REPAIRED)]
+        return {name: last_value(self.metrics, name) for name in names}
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -154,7 +162,7 @@ def read_diverged(path: Path) -> Run:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    return yaml.safe_load((path / "config.yaml").read_text()) or {}
+    return read_yaml(path / "config.yaml") or {}
 
 
 def _run(path: Path, summary: dict[str, Any], config: dict[str, Any], metrics: pd.DataFrame) -> Run:
@@ -186,7 +194,7 @@ def _lies_in(value: Any, places: Iterable[str]) -> bool:
 def _runtime(path: Path) -> Mapping[str, Any]:
     """Give what Hydra has kept of where a run was made and of which options; nothing where it has not."""
     try:
-        kept = yaml.safe_load((path / ".hydra" / "hydra.yaml").read_text())["hydra"]["runtime"]
+        kept = read_yaml(path / ".hydra" / "hydra.yaml")["hydra"]["runtime"]
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
         return {}
     return kept if isinstance(kept, Mapping) else {}
@@ -195,7 +203,7 @@ def _runtime(path: Path) -> Mapping[str, Any]:
 def _written(path: Path) -> frozenset[str]:
     """Give the keys of the overrides that a run was started with, as far as its directory has them."""
     try:
-        words = yaml.safe_load((path / ".hydra" / "overrides.yaml").read_text())
+        words = read_yaml(path / ".hydra" / "overrides.yaml")
         return frozenset(key_of(str(word)) for word in words or ())
     except (OSError, ValueError, TypeError, yaml.YAMLError):
         return frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NOT_FINITE = ("nan", "inf", "-inf")
+_MARKED = re.compile("nan|inf", re.IGNORECASE)  # what has none of it is not looked through cell by cell
 _ATTRIBUTE = "not_finite"  # rounds by column, the first one first
 _COSTS = ("comm/", "compute/", "time/", "cohort_size")
 
@@ -33,7 +35,7 @@ def read_metrics(path: str | Path) -> pd.DataFrame:
     except ValueError as error:  # pandas' own errors among them, and what is no UTF-8
         raise CheckpointError(f"{path} must be a table of a run, but it cannot be read: {error}.") from error
     table = text.apply(pd.to_numeric, errors="coerce")
-    if "round" in table:
+    if "round" in table and _MARKED.search(Path(path).read_text()):
         written = text.apply(lambda column: column.str.strip().str.lower().isin(_NOT_FINITE))
         table.attrs[_ATTRIBUTE] = {
             name: table["round"][written[name]].tolist() for name in table if written[name].any()

@@ -13,7 +13,6 @@ from fedfeat.config.objective import COSTS, judged_by
 from fedfeat.errors import ConfigError
 from fedfeat.runs.finished import Run
 from fedfeat.runs.metrics_table import last_value, not_finite_since
-from fedfeat.runs.tables import REPAIRED
 from fedfeat.runs.text import flatten, is_number
 
 _LAST = re.compile(r"last([1-9]\d*)/(.+)")
@@ -77,13 +76,8 @@ def measured_numbers(run: Run, wanted: Iterable[str] = ()) -> dict[str, float]:
             of an accuracy that is none of the run's own targets. Those that a paper published are always among them.
     """
     summary = run.summary
-    ends = {
-        name: last_value(run.metrics, name)
-        for name in run.metrics
-        if name not in ("round", "cohort_size", REPAIRED)
-    }
     kept = {"to_target": summary.get("to_target") or {}, "best_val": summary.get("best_val") or {}}
-    found = {**ends, **flatten({**(summary.get("final") or {}), **kept})}
+    found = {**run.last_values, **flatten({**(summary.get("final") or {}), **kept})}
     numbers = {name: number for name, value in found.items() if (number := _number(value)) is not None}
     for name in (*run.published, *wanted):
         if name not in numbers and (number := _computed(run, name)) is not None:
