@@ -36,7 +36,6 @@ def class_picture(counts: np.ndarray, classes: Sequence[str]) -> bytes:
     Returns:
         A PNG.
     """
-    # Loading matplotlib takes a second, which a stored split need not pay.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

@@ -23,7 +23,6 @@ from fedfeat.data.partition.parts import (
     TestParts,
     class_counts,
 )
-from fedfeat.data.partition.picture import class_picture
 from fedfeat.data.partition.schemes import Scheme
 from fedfeat.errors import DataError
 from fedfeat.files import atomic_write_bytes, atomic_write_text, remove_leftovers, scratch_folder
@@ -172,7 +171,6 @@ def _write(folder: Path, split: ClientSplit, counts: np.ndarray, classes: tuple[
     atomic_write_text(folder / "split.sha256", hashlib.sha256(buffer.getvalue()).hexdigest() + "\n")
     atomic_write_text(folder / "key.json", key + "\n")
     atomic_write_text(folder / "classes.csv", _table(counts, classes))
-    atomic_write_bytes(folder / "classes.png", class_picture(counts, classes))
 
 
 def _table(counts: np.ndarray, classes: tuple[str, ...]) -> str:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fedfeat.data.examples import Dataset, Examples
-from fedfeat.data.partition.picture import class_picture
 from fedfeat.data.partition.schemes import Dirichlet, Iid, NClasses, Scheme, Shards
 from fedfeat.data.partition.split_store import load_or_make, read_split
 from fedfeat.errors import DataError
@@ -31,7 +30,7 @@ def make(cache, barrier=None, results=None):
     return split
 
 
-FILES = {"split.npz", "split.sha256", "key.json", "classes.csv", "classes.png"}
+FILES = {"split.npz", "split.sha256", "key.json", "classes.csv"}
 
 
 def same(a, b):
@@ -187,15 +186,6 @@ def test_an_unusable_cache_is_refused_in_one_sentence(tmp_path):
     sentence = r"^paths\.cache must be writable, to keep splits in .*splits, but it is not: .*\.$"
     with pytest.raises(DataError, match=sentence):
         make(tmp_path)
-
-
-@pytest.mark.parametrize("shape", [(1, 2), (2, 10), (1000, 10), (3, 100)])
-def test_the_picture_is_a_png_of_bounded_size(shape):
-    png = class_picture(np.arange(np.prod(shape)).reshape(shape), [f"$_{c}$ class" for c in range(shape[1])])
-    assert png[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = np.frombuffer(png[16:24], ">u4")
-    assert 500 <= width <= 1400
-    assert 250 <= height <= 1100
 
 
 _OWN = """
