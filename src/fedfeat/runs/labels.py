@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from fedfeat.runs.fewest import fewest
 from fedfeat.runs.finished import Run, but_seeds, identity
 from fedfeat.runs.text import is_number, option_name, written
 
@@ -126,12 +126,13 @@ def name_settings(settings: Sequence[Setting]) -> Naming:
     keys = {key for key in keys if len({_text(setting, key) for setting in settings}) > 1}
     given = sorted(keys & by_hand)
     base = [
-        [*(setting.words.get(word) for word in words), *(_text(setting, key) for key in given)]
+        (*(setting.words.get(word) for word in words), *(_text(setting, key) for key in given))
         for setting in settings
     ]
-    more = _fewest(
-        settings, base, sorted(keys - set(given), key=lambda key: ("_target_" in key, len(key), key))
-    )
+    ranked = sorted(keys - set(given), key=lambda key: ("_target_" in key, len(key), key))
+    chosen = fewest(base, [[_text(setting, key) for setting in settings] for key in ranked])
+    # Where no few tell all apart, all that differ are written.
+    more = ranked if chosen is None else [ranked[number] for number in chosen]
     return Naming(tuple(words), (*given, *more))
 
 
@@ -154,21 +155,6 @@ def label_runs(runs: Sequence[Run]) -> list[str]:
 def data_sets(settings: Sequence[Setting]) -> list[str]:
     """Name the data sets that settings were run on, each once."""
     return sorted({setting.words.get("data", "?") for setting in settings})
-
-
-def _fewest(settings: Sequence[Setting], base: Sequence[list[Any]], ranked: Sequence[str]) -> tuple[str, ...]:
-    """Choose the fewest keys that tell settings apart which ``base`` does not."""
-
-    def tells_apart(chosen: Sequence[str]) -> bool:
-        rows = [
-            (*row, *(_text(setting, key) for key in chosen))
-            for row, setting in zip(base, settings, strict=True)
-        ]
-        return len(set(rows)) == len(settings)
-
-    # Searching more than three keys would take long where many differ; then all that differ are written.
-    sizes = (chosen for size in (0, 1, 2, 3) for chosen in combinations(ranked, size))
-    return next(filter(tells_apart, sizes), tuple(ranked))
 
 
 def _follows(options: Sequence[Any], told: Sequence[Sequence[Any]]) -> bool:
