@@ -40,9 +40,10 @@ demo: install ## Five methods on real digits on one page: curves, split, alignme
 PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 20
 MARK ?= not slow
 WORKERS ?= auto
+SLOW_UNTIL ?= inf
 
 test: install lint types ## Lint, types, tests but for those that take minutes (MARK=: all)
-	$(PYTEST) -n $(WORKERS) -m "$(MARK)"
+	$(PYTEST) -n $(WORKERS) -m "$(MARK)" --slow-until $(SLOW_UNTIL)
 
 # Three workers, for on two cores tests that wait for a cluster or a kill leave one idle.
 test-slow: install ## The other tests: kills, clusters, whole presets, use from outside

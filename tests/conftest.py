@@ -1,7 +1,9 @@
 """Fixtures that several folders of tests share."""
 
 import logging
+import math
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +32,26 @@ SMALL = (
 # How long an example takes says nothing on a machine that runs other tests beside it.
 settings.register_profile("fedfeat", deadline=None)
 settings.load_profile("fedfeat")
+
+
+_BEGAN = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """A machine several times slower than others still comes to an end, and says what it has not come to."""
+    parser.addoption(
+        "--slow-until",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="begin no slow test later than this after the start; it is skipped, and named",
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seconds = item.config.getoption("--slow-until")
+    if item.get_closest_marker("slow") and time.monotonic() - _BEGAN > seconds:
+        pytest.skip(f"{item.path.name}: slow, and not come to within {seconds:g} s (--slow-until)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
