@@ -9,9 +9,10 @@ from yaml import YAMLError
 
 from fedfeat.errors import CheckpointError
 from fedfeat.files import atomic_write_text
-from fedfeat.runs.figures import LINE_STYLES, PALETTE, legend_below, panels, save_figure, whole_numbers
+from fedfeat.runs.figures import LINE_STYLES, PALETTE, panels, save_figure, whole_numbers
 from fedfeat.runs.finished import Run, read_run
 from fedfeat.runs.labels import group_runs, label_runs, label_settings, name_settings
+from fedfeat.runs.legend import legend_below
 from fedfeat.runs.text import csv_table
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedfeat.errors import ConfigError
 from fedfeat.features.preference import NO_CLASS
-from fedfeat.runs.figures import legend_below
+from fedfeat.runs.legend import legend_below
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

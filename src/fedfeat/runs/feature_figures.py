@@ -15,7 +15,8 @@ from fedfeat.features.diagnostics import Alignment, short_names
 from fedfeat.features.preference import NO_CLASS, alignment, choose_depth, tv_threshold
 from fedfeat.runs.class_colors import ClassColors
 from fedfeat.runs.feature_numbers import SERVER, rows_of, write_alignments
-from fedfeat.runs.figures import legend_below, panels, save_figure, whole_numbers
+from fedfeat.runs.figures import panels, save_figure, whole_numbers
+from fedfeat.runs.legend import legend_below
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

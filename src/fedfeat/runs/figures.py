@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedfeat.errors import ConfigError
 from fedfeat.files import atomic_write_bytes
+from fedfeat.runs.legend import GREY, UNNAMED, legend_below
 from fedfeat.runs.metrics_table import mean_and_std, not_finite_since
 from fedfeat.runs.quantities import Metric
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 # out, too pale for a line on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINE_STYLES = ("-", "--", ":", "-.")
+LOOKS = len(PALETTE) * len(LINE_STYLES)
+"""Curves that are told apart by their look, and named."""
 AXIS_LABELS = {
     "round": "round",
     "comm/total_bytes": "communication, up and down ({}B)",
@@ -89,13 +90,15 @@ def convergence(
             if label in averaged:
                 style = line_style(number, len(curves), side)
                 text = label + behind[label] + _divergence(runs, str(columns[side][label]))
+                text = text if number < LOOKS else UNNAMED
                 _plot_mean(axes, averaged[label], scale, {**style, "label": text})
         bands = any(points["std"].any() for points in averaged.values())
         name_values(axes, metric, columns[side].values(), bands)
     left.set(xlabel=label_x)
     _integer_rounds(left, x)
     same_scale(sides, metrics)
-    legend_below(figure, [handle for axes in sides for handle in axes.get_legend_handles_labels()[0]])
+    handles = [handle for axes in sides for handle in axes.get_legend_handles_labels()[0]]
+    legend_below(figure, handles, more=len(curves) - LOOKS)
     return figure
 
 
@@ -106,8 +109,10 @@ def _has(run: pd.DataFrame, column: str) -> bool:
 def line_style(number: int, total: int, side: int = 0) -> dict[str, Any]:
     """Give colour, dashes and width of a curve; later curves are thinner, so that equal ones are both seen.
 
-    What is drawn on a second axis (side 1) is dotted.
+    What is drawn on a second axis (side 1) is dotted. A curve for which no look is left is thin, grey and behind.
     """
+    if number >= LOOKS:
+        return {"color": GREY, "linestyle": "-", "linewidth": 0.6, "zorder": 1}
     dashes = LINE_STYLES[number // len(PALETTE) % len(LINE_STYLES)] if side == 0 else (0, (1, 1.2))
     width = 2.6 - 1.4 * number / max(1, total - 1)
     return {"color": PALETTE[number % len(PALETTE)], "linestyle": dashes, "linewidth": width}
@@ -143,7 +148,7 @@ def same_scale(sides: Sequence[Axes], metrics: Sequence[Metric]) -> None:
 def _plot_mean(axes: Axes, points: pd.DataFrame, scale: float, style: dict[str, Any]) -> None:
     at, low, high = points.x / scale, points["mean"] - points["std"], points["mean"] + points["std"]
     (line,) = axes.plot(at, points["mean"], marker="o" if len(at) == 1 else None, **style)
-    if points["std"].any():
+    if points["std"].any() and style["label"] != UNNAMED:
         axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
 
 
@@ -211,18 +216,6 @@ def whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-
-
-def legend_below(figure: Figure, handles: Sequence[Artist], columns: int | None = None) -> None:
-    """Put the legend under the axes, where it hides no curve, and make the figure higher by its rows."""
-    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    if columns is None:
-        columns = max(1, min(len(handles), 90 // (longest + 8)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
-    width, height = figure.get_size_inches()
-    # A label that is longer than the figure is wide would be cut.
-    width = max(width, 0.072 * longest + 0.6)
-    figure.set_size_inches(width, height + 0.2 * math.ceil(len(handles) / columns))
 
 
 def _axis(x: str, largest: float) -> tuple[float, str]:

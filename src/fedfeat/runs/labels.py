@@ -110,7 +110,7 @@ def name_settings(settings: Sequence[Setting]) -> Naming:
 
     They begin with the algorithm, then data and partition where these differ, then other groups whose options differ
     and do not follow from those. The keys come next that were given by hand and differ; where these do not tell all
-    settings apart, as few of the others as do.
+    settings apart, few of the others that do.
     """
     groups = dict.fromkeys(group for group in (*_SPOKEN, *(g for s in settings for g in s.words)))
     words = ["algorithm"]
@@ -131,9 +131,7 @@ def name_settings(settings: Sequence[Setting]) -> Naming:
     ]
     ranked = sorted(keys - set(given), key=lambda key: ("_target_" in key, len(key), key))
     chosen = fewest(base, [[_text(setting, key) for setting in settings] for key in ranked])
-    # Where no few tell all apart, all that differ are written.
-    more = ranked if chosen is None else [ranked[number] for number in chosen]
-    return Naming(tuple(words), (*given, *more))
+    return Naming(tuple(words), (*given, *(ranked[number] for number in chosen)))
 
 
 def label_settings(settings: Sequence[Setting], naming: Naming) -> list[str]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfeat.runs.figures import (
+    LOOKS,
     PALETTE,
-    legend_below,
     line_style,
     name_values,
     panels,
@@ -18,6 +18,7 @@ from fedfeat.runs.figures import (
     suffixes,
 )
 from fedfeat.runs.labels import sort_key
+from fedfeat.runs.legend import UNNAMED, legend_below
 from fedfeat.runs.quantities import Metric
 from fedfeat.runs.text import is_number, written
 
@@ -111,7 +112,7 @@ def sweep_figure(key: str, quantities: Sequence[Quantity], bars: bool = False) -
     for side, (axes, one) in enumerate(zip(sides, quantities, strict=True)):
         names = suffixes(one.chosen, len(quantities) > 1 or not one.drawn.issuperset(one.chosen.values()))
         for number, label in enumerate(labels):
-            texts.append(label + names.get(label, ""))
+            texts.append(label + names.get(label, "") if number < LOOKS else UNNAMED)
             style = line_style(number, len(labels), side) | {"label": texts[-1]}
             if label in one.levels:
                 _level(axes, one.levels[label], style | {"linestyle": ("--", "-.")[side]})
@@ -129,7 +130,8 @@ def sweep_figure(key: str, quantities: Sequence[Quantity], bars: bool = False) -
     same_scale(sides, [one.metric for one in quantities])
     handles = [handle for axes in sides for handle in axes.get_legend_handles_labels()[0]]
     # Matplotlib puts what has error bars last.
-    legend_below(figure, sorted(handles, key=lambda handle: texts.index(str(handle.get_label()))))
+    ordered = sorted(handles, key=lambda handle: texts.index(str(handle.get_label())))
+    legend_below(figure, ordered, more=len(labels) - LOOKS)
     return figure
 
 
@@ -168,9 +170,9 @@ def _bars(
 def _level(axes: Axes, point: Point, style: dict[str, Any]) -> None:
     """Draw a setting without the key across all values, with a band of its spread."""
     axes.axhline(point.mean, **style)
-    if point.is_nan:
+    if point.is_nan and style["label"] != UNNAMED:
         axes.text(0.01, 0.02, f"{style['label']}: nan", color=style["color"], transform=axes.transAxes)
-    elif point.std > 0:
+    if not point.is_nan and point.std > 0:
         low, high = point.mean - point.std, point.mean + point.std
         axes.axhspan(low, high, color=style["color"], alpha=0.15, linewidth=0)
 

@@ -10,10 +10,10 @@ from fedfeat.errors import ConfigError
 from fedfeat.runs.figures import (
     PALETTE,
     convergence,
-    legend_below,
     panels,
     save_figure,
 )
+from fedfeat.runs.legend import GREY, legend_below
 from fedfeat.runs.metrics_table import read_metrics
 from fedfeat.runs.run_figure import run_figure, run_figures
 
@@ -111,6 +111,34 @@ def test_equal_curves_of_settings_are_both_seen():
     (axes,) = convergence({"a": [columns([0.1, 0.5])], "b": [columns([0.1, 0.5])]}).axes
     below, above = axes.lines
     assert below.get_linewidth() > above.get_linewidth() + 1
+
+
+@pytest.mark.parametrize(("number", "named"), [(28, 28), (29, 29), (300, 29)])
+def test_curves_for_which_no_look_is_left_are_grey_and_counted(number, named):
+    """Three hundred rows would make a picture of a hundred megabytes, and name none that can be found."""
+    runs = {f"s{k}": [columns([0.1, k / number])] * 2 for k in range(28)}
+    runs |= {f"s{k}": [columns([0.1, k / number]), columns([0.2, 0.3])] for k in range(28, number)}
+    figure = convergence(runs)
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    last = [] if number == 28 else [f"{number - 28} more, in the table"]
+    assert texts == [f"s{k}" for k in range(28)] + last
+    assert len(texts) == named
+    assert len(figure.axes[0].collections) == 0
+    lines = figure.axes[0].lines
+    assert [line.get_color() == GREY for line in lines] == [k >= 28 for k in range(number)]
+    assert len(lines) == number
+
+
+def test_many_words_of_a_curve_go_over_several_lines():
+    figure = convergence({"structure.groups=10, " * 60: [columns([0.1])]})
+    (text,) = figure.legends[0].get_texts()
+    assert text.get_text().count("\n") >= 7
+    FigureCanvasAgg(figure).draw()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width
+    assert box.y0 >= 0
+    assert figure.get_size_inches()[0] < 12
 
 
 def test_a_method_without_the_first_metric_is_drawn_by_the_next_and_says_so():
