@@ -42,11 +42,11 @@ MARK ?= not slow
 WORKERS ?= auto
 SLOW_UNTIL ?= inf
 
-test: install lint types ## Lint, types, tests but for those that take minutes (MARK=: all)
+test: install lint types ## Lint, types, tests but for the slow ones (MARK=: all)
 	$(PYTEST) -n $(WORKERS) -m "$(MARK)" --slow-until $(SLOW_UNTIL)
 
 # Three workers, for on two cores tests that wait for a cluster or a kill leave one idle.
-test-slow: install ## The other tests: kills, clusters, whole presets, use from outside
+test-slow: install ## The slow tests: kills, clusters, presets, notebooks, use from outside
 	$(PYTEST) -n 3 -m slow
 
 lint: install ## Check style and the layers of the package

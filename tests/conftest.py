@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests share."""
 
+import gc
 import logging
 import math
 import sys
@@ -57,6 +58,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes minutes, so that no worker is left alone with it at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Leave ten thousand tests and all that they import out of every garbage collection from now on."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let what is left be collected, for some libraries complain of what still lives when a process ends."""
+    gc.unfreeze()
 
 
 class Outcome(NamedTuple):

@@ -107,6 +107,7 @@ def test_every_ablation_runs(arm, cli, tmp_path):
     assert f'"algorithm": "{arm}"' in (tmp_path / "run" / "summary.json").read_text()
 
 
+@pytest.mark.slow
 def test_an_arm_of_a_sweep_and_what_is_none(cli, tmp_path):
     """One axis of arms gives way to an arm, or to another algorithm; an arm under another algorithm is refused."""
     sweep = ("--multirun", "experiment=fed2/fig5_norm", "seed=0", *TINY)

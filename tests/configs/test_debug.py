@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
 from presets import composed
 
 from fedfeat.config.choices import options
 from fedfeat.runs.directory import config_sha256, experiment_config
+
+pytestmark = pytest.mark.slow
 
 RUN = ("algorithm=fedavg", "model=mlp", "trainer.num_threads=1", "federation.num_rounds=1")
 

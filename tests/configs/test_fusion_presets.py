@@ -148,6 +148,7 @@ def test_defaults_of_the_method_are_those_of_the_authors_code():
     assert server["average"]["weighting"] == "samples"
 
 
+@pytest.mark.slow
 def test_a_preset_in_the_report(cli, tmp_path):
     """Two rounds of two arms on random images: targets are measured where the paper's numbers are."""
     from fedfeat.runs.finished import find_runs

@@ -149,6 +149,7 @@ def test_methods_that_match_neurons_take_networks_without_frozen_layers_cached_o
         steps_of(tmp_path / "b", *words, "model.cached=true")
 
 
+@pytest.mark.slow
 def test_students_of_a_pool_keep_what_is_frozen_in_their_clients_networks(tmp_path):
     """An architecture's student takes steps of the distillation where its clients train, and nowhere else."""
     words = ("algorithm=feddf", "algorithm.server.source=train_pool", "pool=small4")

@@ -223,6 +223,7 @@ def test_what_announces_the_end_of_a_job_is_answered_by_the_parent_alone(federat
     assert tree.sha256(found.state) == tree.sha256(federation("serial", processes=0).run()[0][-1].state)
 
 
+@pytest.mark.slow
 def test_who_forgets_to_close_the_executor_still_comes_to_an_end():
     script = (
         "import os, sys\n"

@@ -77,6 +77,7 @@ def cut(cli, small, tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.slow
 def test_the_record_outlives_another_rule_and_decides_the_numbers(ends, cut, tmp_path, monkeypatch):
     stacked, one_by_one = ends("stacked", "executor=vectorized"), ends("serial", "executor=serial")
     assert stacked != one_by_one  # else nothing here would tell them apart
@@ -98,6 +99,7 @@ def test_a_run_that_began_under_another_executor_ends_with_its_weights(executor,
     assert record(tmp_path / "cut")["why"] == f"the run began with executor={executor}"
 
 
+@pytest.mark.slow
 def test_other_cores_and_another_executor_change_no_bit_of_what_runs_one_by_one(
     ends, cut, tmp_path, monkeypatch
 ):

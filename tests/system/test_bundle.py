@@ -174,6 +174,7 @@ def test_a_search_for_pip_leaves_distutils_to_setuptools():
     assert "setuptools" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_packed_run_goes_on_without_a_network_to_the_same_weights(cli, scripts, lock, offline, tmp_path):
     data, start = mnist(tmp_path / "images"), tmp_path / "images" / "start.safetensors"
     torch.manual_seed(1)
@@ -302,6 +303,7 @@ def sign(scripts, folder, **changes):
     path.write_text(json.dumps(scripts["format"].signed(content | changes)))
 
 
+@pytest.mark.slow
 def test_a_wheel_or_a_package_that_is_missing_is_named(scripts, parts, tmp_path):
     there = tmp_path / "there"
     sign(scripts, parts, wheels=["lost-1-py3-none-any.whl"])

@@ -101,6 +101,7 @@ def test_runs_are_made_tuned_and_collected_and_a_second_start_has_nothing_to_do(
     assert "4 of 4 runs" in call(command, tmp_path, "--status", env=elsewhere)[1]
 
 
+@pytest.mark.slow
 def test_what_is_kept_composes_again(campaign, tmp_path):
     campaign(FILE | {"studies": {"run": {"arms": ["near"], "seeds": [0]}}})
     code, _, err = call([sys.executable, str(SCRIPT), "file.yaml", "--into", "kept", "--jobs", "1"], tmp_path)
@@ -222,6 +223,7 @@ def test_a_point_that_diverged_is_kept_never_chosen_and_not_made_again(campaign,
     assert not [*(tmp_path / "elsewhere").rglob("config.yaml")]
 
 
+@pytest.mark.slow
 def test_a_finished_run_of_other_words_is_refused(campaign, tmp_path):
     runs = {"studies": {"run": {"arms": ["average"], "seeds": [0]}}}
     assert call(campaign(FILE | runs), tmp_path)[0] == 0
@@ -266,6 +268,7 @@ def test_words_for_all_runs_change_no_number(campaign, tmp_path, words, said):
     assert said in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "more", "said"),
     [

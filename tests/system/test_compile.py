@@ -7,6 +7,8 @@ import shutil
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 RUN = (
     "partition=iid",
     "model=mlp",

@@ -58,6 +58,7 @@ run(500)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
 def test_five_hundred_networks_and_their_kernels_take_the_memory_of_fifty(tmp_path):
     """A budget of 1 MiB; everyone trains in the first round, and everyone's kernel is in the mean of both."""

@@ -213,6 +213,7 @@ def test_without_out_the_first_runs_figures_get_two_files(run, command, tmp_path
     assert [label.rpartition(" ")[2] for label in labels] == ["(1)", "(2)"]
 
 
+@pytest.mark.slow
 def test_one_command_runs_the_arms_and_averages_seeds(command, kept, tmp_path, monkeypatch):
     """Two seeds of two arms, from a folder that does not exist yet."""
     monkeypatch.setenv("FEDFEAT_ROOT", str(tmp_path))

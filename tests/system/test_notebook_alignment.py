@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from notebook_runs import Stored, data, printed, run_once, stored
 
+pytestmark = pytest.mark.slow
+
 # What the kernel knows at the end, as JSON.
 READ_BACK = """
 import json

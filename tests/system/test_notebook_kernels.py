@@ -5,6 +5,8 @@ import json
 import pytest
 from notebook_runs import Stored, data, printed, run_once
 
+pytestmark = pytest.mark.slow
+
 READ_BACK = """
 import json
 from pathlib import Path

@@ -2,7 +2,10 @@
 
 import ast
 
+import pytest
 from notebook_runs import Stored, data, printed, run_once
+
+pytestmark = pytest.mark.slow
 
 executed = run_once("add_a_method")
 

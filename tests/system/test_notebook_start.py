@@ -5,6 +5,8 @@ import base64
 import pytest
 from notebook_runs import Stored, data, printed, run_once
 
+pytestmark = pytest.mark.slow
+
 executed = run_once("start")
 
 

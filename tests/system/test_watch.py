@@ -16,6 +16,7 @@ from fedfeat.errors import DIVERGED
 WATCH = [sys.executable, "-m", "fedfeat.commands.watch"]
 
 
+@pytest.mark.slow
 def test_a_finished_and_a_failed_run_are_told_and_the_failure_goes_when_the_run_goes_on(
     cli, small, tmp_path, console, monkeypatch
 ):

@@ -33,6 +33,7 @@ def error_of(job):
     return caught.value
 
 
+@pytest.mark.slow
 def test_one_that_was_cancelled(tmp_path):
     job = submitted(tmp_path / "jobs", exec, TALK_AND_WAIT.format(marker=str(tmp_path / "began")))
     deadline = time.monotonic() + 120
