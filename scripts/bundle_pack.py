@@ -15,13 +15,12 @@ from pathlib import Path
 
 import bundle_format
 import bundle_wheels
-import yaml
 from bundle_format import Parts, Refused
 
 from fedfeat.data.packed import SUFFIX, write_packed
 from fedfeat.data.torchvision_sets import SOURCES, named
 from fedfeat.errors import UserError
-from fedfeat.files import remove_leftovers, scratch_folder
+from fedfeat.files import read_yaml, remove_leftovers, scratch_folder
 from fedfeat.runs.directory import locked, stored_config
 from fedfeat.runs.provenance import git_commit
 from fedfeat.runs.weight_files import check_same_weights, files
@@ -82,7 +81,7 @@ def run_words(run: Path) -> list[str]:
     path = run / ".hydra" / "overrides.yaml"
     if not path.is_file():
         raise Refused(f"--run must be the directory of a run, but {run} has no .hydra/overrides.yaml.")
-    return [word for word in yaml.safe_load(path.read_text()) if not ELSEWHERE.match(word)]
+    return [word for word in read_yaml(path) if not ELSEWHERE.match(word)]
 
 
 def begun(run: Path) -> tuple[list[str], dict[str, Path]]:

@@ -88,10 +88,8 @@ def convergence(
         behind = suffixes(columns[side], len(metrics) > 1)
         for number, (label, runs) in enumerate(curves.items()):
             if label in averaged:
-                style = line_style(number, len(curves), side)
                 text = label + behind[label] + _divergence(runs, str(columns[side][label]))
-                text = text if number < LOOKS else UNNAMED
-                _plot_mean(axes, averaged[label], scale, {**style, "label": text})
+                _plot_mean(axes, averaged[label], scale, curve_style(text, number, len(curves), side))
         bands = any(points["std"].any() for points in averaged.values())
         name_values(axes, metric, columns[side].values(), bands)
     left.set(xlabel=label_x)
@@ -106,16 +104,17 @@ def _has(run: pd.DataFrame, column: str) -> bool:
     return bool(run[column].notna().any()) or not_finite_since(run, column) is not None
 
 
-def line_style(number: int, total: int, side: int = 0) -> dict[str, Any]:
-    """Give colour, dashes and width of a curve; later curves are thinner, so that equal ones are both seen.
+def curve_style(label: str, number: int, total: int, side: int = 0) -> dict[str, Any]:
+    """Give colour, dashes, width and label of a curve; later curves are thinner, so that equal ones are both seen.
 
-    What is drawn on a second axis (side 1) is dotted. A curve for which no look is left is thin, grey and behind.
+    What is drawn on a second axis (side 1) is dotted. A curve for which no look is left is thin, grey, behind
+    and without a name.
     """
     if number >= LOOKS:
-        return {"color": GREY, "linestyle": "-", "linewidth": 0.6, "zorder": 1}
-    dashes = LINE_STYLES[number // len(PALETTE) % len(LINE_STYLES)] if side == 0 else (0, (1, 1.2))
+        return {"color": GREY, "linestyle": "-", "linewidth": 0.6, "zorder": 1, "label": UNNAMED}
+    dashes = LINE_STYLES[number // len(PALETTE)] if side == 0 else (0, (1, 1.2))
     width = 2.6 - 1.4 * number / max(1, total - 1)
-    return {"color": PALETTE[number % len(PALETTE)], "linestyle": dashes, "linewidth": width}
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": dashes, "linewidth": width, "label": label}
 
 
 def suffixes(chosen: Mapping[str, str | None], always: bool = False) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NOT_FINITE = ("nan", "inf", "-inf")
-_MARKED = re.compile("nan|inf", re.IGNORECASE)  # what has none of it is not looked through cell by cell
+_MARKED = re.compile(b"nan|inf", re.IGNORECASE)  # what has none of it is not looked through cell by cell
 _ATTRIBUTE = "not_finite"  # rounds by column, the first one first
 _COSTS = ("comm/", "compute/", "time/", "cohort_size")
 
@@ -31,11 +32,12 @@ def read_metrics(path: str | Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        text = pd.read_csv(path, dtype=str, keep_default_na=False)
+        content = Path(path).read_bytes()
+        text = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
     except ValueError as error:  # pandas' own errors among them, and what is no UTF-8
         raise CheckpointError(f"{path} must be a table of a run, but it cannot be read: {error}.") from error
     table = text.apply(pd.to_numeric, errors="coerce")
-    if "round" in table and _MARKED.search(Path(path).read_text()):
+    if "round" in table and _MARKED.search(content):
         written = text.apply(lambda column: column.str.strip().str.lower().isin(_NOT_FINITE))
         table.attrs[_ATTRIBUTE] = {
             name: table["round"][written[name]].tolist() for name in table if written[name].any()

@@ -11,7 +11,7 @@ import numpy as np
 from fedfeat.runs.figures import (
     LOOKS,
     PALETTE,
-    line_style,
+    curve_style,
     name_values,
     panels,
     same_scale,
@@ -112,8 +112,8 @@ def sweep_figure(key: str, quantities: Sequence[Quantity], bars: bool = False) -
     for side, (axes, one) in enumerate(zip(sides, quantities, strict=True)):
         names = suffixes(one.chosen, len(quantities) > 1 or not one.drawn.issuperset(one.chosen.values()))
         for number, label in enumerate(labels):
-            texts.append(label + names.get(label, "") if number < LOOKS else UNNAMED)
-            style = line_style(number, len(labels), side) | {"label": texts[-1]}
+            texts.append(label + names.get(label, ""))
+            style = curve_style(texts[-1], number, len(labels), side)
             if label in one.levels:
                 _level(axes, one.levels[label], style | {"linestyle": ("--", "-.")[side]})
             elif label in one.curves:
@@ -172,7 +172,7 @@ def _level(axes: Axes, point: Point, style: dict[str, Any]) -> None:
     axes.axhline(point.mean, **style)
     if point.is_nan and style["label"] != UNNAMED:
         axes.text(0.01, 0.02, f"{style['label']}: nan", color=style["color"], transform=axes.transAxes)
-    if not point.is_nan and point.std > 0:
+    elif point.std > 0:
         low, high = point.mean - point.std, point.mean + point.std
         axes.axhspan(low, high, color=style["color"], alpha=0.15, linewidth=0)
 
