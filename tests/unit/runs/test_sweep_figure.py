@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedfeat.runs.figures import PALETTE
+from fedfeat.runs.legend import GREY
 from fedfeat.runs.quantities import Metric
 from fedfeat.runs.sweep_figure import Point, Quantity, sweep_figure
 
@@ -131,3 +132,17 @@ def test_an_axis_over_orders_of_magnitude_is_logarithmic(values, scale):
     (axes,) = sweep_figure("k", [quantity("x", {"a": {value: [0.5] for value in values}})]).axes
     assert axes.get_xscale() == scale
     assert [text.get_text() for text in axes.get_xticklabels()] == [f"{value:g}" for value in values]
+
+
+def test_settings_for_which_no_look_is_left_are_grey_and_counted_and_their_nan_has_no_name():
+    curves = {f"s{k}": {1: [0.5, 0.7], 2: [0.4, k / 40]} for k in range(30)}
+    levels = {"lost": [float("nan")], "level": [0.1, 0.3]}
+    figure = sweep_figure("structure.groups", [quantity("global/acc", curves, levels)])
+    assert legend(figure) == [*(f"s{k}" for k in range(28)), "4 more, in the table"]
+    (axes,) = figure.axes
+    colours = [container.lines[0].get_color() for container in axes.containers]
+    assert [colour == GREY for colour in colours] == [k >= 28 for k in range(30)]
+    assert [text.get_text() for text in axes.texts] == []
+    assert {
+        line.get_color() for line in axes.lines if line.get_xdata()[-1] == 1 and len(line.get_xdata()) == 2
+    } == {GREY}
